@@ -248,8 +248,8 @@ fn default_log_level() -> LogLevel {
 pub enum Durability {
     /// Once it is on disk at a majority.
     Fsync,
-    /// Once a majority has received it, before it is on their disks: it survives killed pods, but
-    /// not a power loss of a majority of the nodes.
+    /// Once a majority has written it, before it is synced to their disks: it survives killed pods,
+    /// but not a power loss of a majority of the nodes.
     MemoryFirst,
 }
 

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ordinals_only_of_own_pods() {
+    fn only_own_pods_have_an_ordinal() {
         assert_eq!(cluster::ordinal("demo", "demo-0"), Some(0));
         assert_eq!(cluster::ordinal("demo", "demo-12"), Some(12));
         for other in [
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_name_still_makes_valid_names() {
+    fn names_derived_from_the_longest_name_are_valid() {
         let name = "n".repeat(NAME_LENGTH_MAX);
         for derived in [
             cluster::client_service(&name),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_benchmark_that_is_asked_for_has_a_name_that_fits() {
+    fn the_name_of_an_annotated_benchmark_fits() {
         assert_eq!(benchmark::asked_for("demo", "quick"), "demo-quick");
         let long = "n".repeat(NAME_LENGTH_MAX);
         let name = benchmark::asked_for(&long, "standard");

@@ -23,7 +23,7 @@ const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
 const DEFINITION_BYTES_MAX: usize = 256 * 1024;
 
 #[test]
-fn shipped_files_are_what_the_types_say() {
+fn shipped_files_match_the_types() {
     for (file, definition) in definitions::all() {
         let generated = definitions::to_yaml(&definition).unwrap();
         for folder in SHIPPED {
@@ -46,7 +46,7 @@ fn definitions_stay_small() {
 
 /// A rule under the wrong attribute is dropped silently, so they are counted.
 #[test]
-fn no_rule_got_lost() {
+fn no_rule_is_lost() {
     let counts: Vec<usize> = definitions::all()
         .iter()
         .map(|(_, d)| rules(&serde_json::to_value(d).unwrap()).len())
@@ -304,7 +304,7 @@ fn find_integers_if_any(schema: &Value, path: &str, found: &mut Vec<(String, Val
 
 /// A newer operator wrote the status, and `helm rollback` brought back this one.
 #[test]
-fn a_status_of_a_newer_version_does_not_keep_an_older_one_from_reading() {
+fn an_older_version_reads_the_status_of_a_newer_one() {
     for (file, definition) in definitions::all() {
         let definition = serde_json::to_value(&definition).unwrap();
         let schema = schema(&definition);

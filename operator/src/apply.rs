@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_nobody_any_more_is_taken_up_and_nothing_else() {
+    fn only_orphans_and_own_objects_are_adopted() {
         let owned_by = |uid: &str| {
             json!([{"apiVersion": "dengine.io/v1alpha1", "kind": "DEngineCluster", "name": "demo", "uid": uid,
                     "controller": true}])
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_webhook_changes_is_left_alone_until_somebody_changes_it_again() {
+    fn a_webhooks_change_is_not_undone_until_the_next_edit() {
         let (altered, desired) = (Altered::default(), json!({"spec": {"image": "ours"}}));
         let live = |generation: i64| {
             let text = generation.to_string();
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_of_the_server_are_no_change_and_edits_are() {
+    fn server_defaults_are_no_change_but_edits_are() {
         let applied = json!({"spec": {"size": "1024Mi", "ports": [{"port": 1}], "none": {}}});
         let live =
             json!({"spec": {"size": "1Gi", "ports": [{"port": 1, "protocol": "TCP"}], "x": 1}});

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_speaks_of_any_more_goes() {
+    fn conditions_that_are_no_longer_set_are_removed() {
         let mut conditions = Conditions::new(&[], Some(1), at(10));
         conditions.set("Ready", State::unknown("NotKnown", "nobody answers"));
         conditions.set("OfAnotherVersion", State::yes("Sure", "it is"));

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_object_that_can_not_be_read_stays_one_object() {
+    async fn an_unreadable_object_does_not_break_the_list() {
         let items = [
             benchmark("good", &100.into()),
             benchmark("poison", &5_000_000_000_u64.into()),

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_look_that_fails_costs_no_lease_that_was_renewed() {
+    async fn one_failed_read_does_not_lose_a_renewed_lease() {
         for late_ms in (0..RENEWED_EVERY_MS).step_by(500) {
             for (failing, how) in
                 (0..24).map(|it| (it / 2, [Answer::Refused, Answer::Never][it % 2]))
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_is_lost_in_time_though_nobody_answers() {
+    async fn a_lease_is_lost_in_time_though_the_api_server_is_silent() {
         let black_hole = tower::service_fn(|_: Request<Body>| async {
             pending::<Result<Response<Body>, Infallible>>().await
         });
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_not_renewed_in_time_is_lost_whoever_can_be_asked() {
+    fn a_lease_that_is_not_renewed_in_time_is_lost() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let lease = LeaseSpec {
             holder_identity: Some("a".to_owned()),

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_used_stay_connected() {
+    fn used_connections_stay_open() {
         let mut addresses = Addresses::default();
         for n in 0..CONNECTIONS_MAX {
             addresses.keep(&n.to_string(), n);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_silent_is_left_alone_longer_each_time() {
+    fn a_silent_address_is_skipped_longer_each_time() {
         let (mut addresses, mut now) = (Addresses::<()>::default(), Instant::now());
         let mut pauses = Vec::new();
         for _ in 0..6 {

@@ -136,7 +136,7 @@ mod tests {
     use super::Options;
 
     #[test]
-    fn namespaces_come_in_a_list_and_a_name_from_the_lease() {
+    fn namespaces_are_a_list_and_the_lease_gives_the_identity() {
         let options = Options::parse_from([
             "dengine-operator",
             "--namespace-scope=a,b",

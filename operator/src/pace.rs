@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_looks_the_same_is_looked_at_less_and_less() {
+    fn an_unchanged_cluster_is_reconciled_less_often() {
         let pace = Pace::default();
         let next = |looks: &str| {
             let (least, most) = (Duration::from_secs(3), Duration::from_secs(30));

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_amount_in_other_words() {
+    fn equal_amounts_are_equal_in_every_notation() {
         for (a, b) in [
             ("1Gi", "1024Mi"),
             ("1", "1000m"),

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn who_works_is_ready_once_it_has_listed_everything() {
+    fn the_leader_is_ready_once_it_has_listed_everything() {
         assert!(Scopes::default().lacking().is_some(), "nothing is known");
         let (mut seen, scopes) = scopes_of(&["a", "b"]);
         assert!(seen.lacking().unwrap().contains("a, namespace b"));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_was_deleted_keeps_nobody_from_the_others() {
+    fn a_deleted_namespace_does_not_block_the_others() {
         let (mut seen, scopes) = scopes_of(&["a", "b"]);
         seen.watched(&scopes[1], &refused::<core::Pod>(403));
         assert!(seen.lacking().is_some(), "the other is not listed yet");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permission_that_lacks_and_a_server_that_does_not_answer_are_no_deleted_namespace() {
+    fn a_missing_permission_is_not_a_deleted_namespace() {
         let (mut seen, scopes) = scopes_of(&["a", "b"]);
         seen.all(&scopes[0]);
         seen.watched(&scopes[1], &refused::<core::Pod>(500));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_there_is_not_is_awaited_and_one_that_is_refused_later_is_missed() {
+    fn a_missing_or_refused_kind_is_not_ready() {
         let (mut seen, scopes) = scopes_of(&[]);
         seen.others(&scopes[0]);
         seen.watched(&scopes[0], &refused::<DEngineCluster>(404));

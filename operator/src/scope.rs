@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_looked_at_twice_and_no_name_means_everywhere() {
+    fn scopes_are_unique_and_no_name_means_all() {
         let scopes = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             let scopes = Scope::of(&names).into_iter();

@@ -296,7 +296,7 @@ mod tests {
     /// The alert DEngineQuorumLost compares this series with 0, so it must be absent while the
     /// condition is unknown.
     #[test]
-    fn what_nobody_knows_of_a_new_cluster_pages_nobody() {
+    fn unknown_conditions_have_no_series() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let text = metrics::with_local_recorder(&recorder, || {
             let cluster = DEngineCluster::new("demo", serde_saphyr::from_str("{}").unwrap());
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_watch_breaks_is_said_once_and_again_when_it_changes() {
+    fn a_watch_error_is_logged_once_until_it_changes() {
         type Event = watcher::Result<watcher::Event<()>>;
         let broke = |code, message: &str| -> Event {
             let status = kube::core::Status::failure(message, "Refused").with_code(code);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_counted_by_what_they_need_permission_for() {
+    fn requests_are_counted_by_verb() {
         for (method, path, expected) in [
             (Method::GET, "/api/v1/pods?limit=50", "list"),
             (

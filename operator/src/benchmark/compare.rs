@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_one_can_do_is_no_contest() {
+    fn unsupported_workloads_are_not_compared() {
         let ours = report(&[("lease-read", 8_000.0)]);
         let mut theirs = report(&[("lease-read", 0.0)]);
         theirs.results[0].unsupported = Some("etcd has no leases for reads".to_owned());

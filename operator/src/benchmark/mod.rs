@@ -426,7 +426,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_job_is_asked_for_a_bounded_number_of_times_with_growing_pauses() {
+    fn a_refused_job_is_retried_a_bounded_number_of_times() {
         let pauses: Vec<Option<u64>> = (0..8).map(|tries| retry_in(tries, false)).collect();
         let expected = [2, 4, 8, 16, 32, 64, 128].map(Some);
         assert_eq!(pauses[..7], expected);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_an_edit_mends_is_not_looked_at_all_the_time() {
+    fn a_benchmark_that_needs_an_edit_is_rarely_reconciled() {
         let refuse = |reason| {
             again(&Outcome::Taken(Step::Refuse {
                 reason,

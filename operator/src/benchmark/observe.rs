@@ -451,7 +451,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_restarted_server_makes_another_member_of_a_pod() {
+    fn a_restarted_server_counts_as_another_member() {
         let mut pod: Pod = serde_saphyr::from_str(
             "{metadata: {name: d-0, uid: u}, status: {containerStatuses: [
               {name: proxy, restartCount: 9, image: '', imageID: '', ready: true},
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_pod_does_not_run_is_read_from_it() {
+    fn a_pods_status_shows_why_it_does_not_run() {
         let message = |status: &str| {
             let pod = format!("{{metadata: {{name: p}}, status: {status}}}");
             trouble(&serde_saphyr::from_str(&pod).unwrap())
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspended_schedule_asks_for_nothing() {
+    fn a_suspended_schedule_starts_no_run() {
         let spec = "{workload: put, schedule: '* * * * *', target: {clusterRef: {name: demo}}}";
         let mut resource = DEngineBenchmark::new("b", serde_saphyr::from_str(spec).unwrap());
         let created: Timestamp = "2026-05-02T03:00:00Z".parse().unwrap();
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_run_of_the_spec_with_results_had_its_turn() {
+    fn only_a_run_of_the_spec_with_results_counts_as_done() {
         let spec = "{workload: put, target: {clusterRef: {name: demo}}, runId: one}";
         let resource = DEngineBenchmark::new("b", serde_saphyr::from_str(spec).unwrap());
         let mut status = DEngineBenchmarkStatus::default();

@@ -142,7 +142,7 @@ mod tests {
     use crate::benchmark::plan::tests::{report, result};
 
     #[test]
-    fn the_oldest_go_with_what_they_were_compared_with() {
+    fn the_oldest_results_are_pruned_with_their_comparison() {
         let mut runs = BTreeMap::new();
         for number in 0..12 {
             let mut result = result(0);

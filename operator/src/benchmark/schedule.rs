@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_moment_begins_its_run_or_is_counted() {
+    fn each_scheduled_time_starts_a_run_or_is_counted() {
         let first = "2026-05-02T03:00:00Z";
         assert_eq!(awaited(first, "2026-05-02T02:59:59Z"), (None, 0));
         let run = Some("20260502T0300Z".to_owned());
@@ -225,13 +225,13 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_that_was_edited_skipped_nothing() {
+    fn an_edited_schedule_counts_no_skipped_run() {
         let (run, skipped) = awaited("2026-05-02T03:05:00Z", "2026-05-02T03:10:00Z");
         assert_eq!((run, skipped), (None, 0));
     }
 
     #[test]
-    fn a_run_of_the_schedule_is_known_by_its_id() {
+    fn the_id_of_a_scheduled_run_names_its_time() {
         let moment_of = at("2026-05-02T03:10:00Z");
         assert_eq!(moment(&run_id(moment_of)), Some(moment_of));
         for other in ["1", "20260502T031005Z", "20260502T9910Z", ""] {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_due_from_its_moment_on_and_not_for_ever() {
+    fn a_run_is_due_until_its_deadline() {
         assert_eq!(run_at("2026-05-02T02:59:59Z", LONG_AGO), None);
         let run = Some("20260502T0300Z".to_owned());
         assert_eq!(run_at("2026-05-02T03:00:00Z", LONG_AGO), run);
@@ -253,19 +253,19 @@ mod tests {
     }
 
     #[test]
-    fn what_was_due_before_the_benchmark_was_made_is_not() {
+    fn nothing_is_due_before_the_creation_of_the_benchmark() {
         assert_eq!(run_at("2026-05-02T03:01:00Z", "2026-05-02T03:00:30Z"), None);
     }
 
     #[test]
-    fn the_next_one_is_known() {
+    fn the_next_time_is_known() {
         let clock = clock("2026-05-02T03:01:00Z");
         let due = due("*/15 * * * *", &TimeZone::UTC, 600, clock).unwrap();
         assert_eq!(due.next, Some(at("2026-05-02T03:15:00Z")));
     }
 
     #[test]
-    fn a_schedule_has_the_time_zone_that_was_asked_for() {
+    fn a_schedule_uses_the_given_time_zone() {
         let berlin = time_zone(Some("Europe/Berlin")).unwrap();
         let next = |now: &str| {
             let due = due("0 3 * * *", &berlin, 600, clock(now)).unwrap();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn how_late_a_run_may_begin_is_asked_for() {
+    fn the_starting_deadline_is_configurable() {
         let clock = clock("2026-05-02T03:05:00Z");
         let late = |max| due("0 3 * * *", &TimeZone::UTC, max, clock);
         assert!(late(600).unwrap().at.is_some());
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused_summary() {
+    fn invalid_texts_are_refused() {
         for text in ["daily at three", "@annually", "a b c d e"] {
             let error = refusal(text);
             assert!(error.contains("cron expression"), "{error}");
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_that_has_no_moment_is_refused_and_that_of_a_leap_day_is_not() {
+    fn a_schedule_that_never_matches_is_refused() {
         for text in ["0 0 30 2 *", "* * 31 2,4,6 *", "0 0 31W 11 *"] {
             let error = refusal(text);
             assert!(error.contains("no moment in 10 years"), "{error}");

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reached_is_not_missed() {
+    fn thresholds_that_are_met_are_not_missed() {
         for reached in [
             "opsPerSecond >= 12000",
             "p99 < 5ms",
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missed_says_by_how_much() {
+    fn a_missed_threshold_says_by_how_much() {
         assert_eq!(missed("p99 < 4ms"), ["p99 < 4ms: write had 4.200ms"]);
         assert_eq!(missed("timesEtcd >= 4"), ["timesEtcd >= 4: write had 3.50"]);
         assert_eq!(
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_thresholds() {
+    fn invalid_thresholds_are_refused() {
         for bad in [
             "",
             "p99",

@@ -353,7 +353,7 @@ mod tests {
 
     /// As with `watchNamespaces: [a, b]`: each namespace has its own watches.
     #[test]
-    fn an_etcd_is_busy_for_all_namespaces_that_the_operator_watches() {
+    fn an_etcd_is_busy_for_all_watched_namespaces() {
         let (first, second) = (full_address("a", "first"), full_address("b", "second"));
         let targets = Arc::<Targets>::default();
         let _of_a = Turns::new(store_of(&job::build(&first)), Arc::clone(&targets));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_namespaces_that_begin_at_once_one_waits() {
+    fn of_two_simultaneous_runs_in_two_namespaces_one_waits() {
         let targets = Arc::<Targets>::default();
         let turns = |targets: &Arc<Targets>| {
             let (jobs, _writer) = reflector::store();
@@ -395,7 +395,7 @@ mod tests {
     /// Before the second one's Job is created, for its target or for the etcd that it is compared
     /// with.
     #[test]
-    fn an_etcd_is_busy_for_whoever_would_load_it_too() {
+    fn an_etcd_is_busy_for_every_benchmark_that_loads_it() {
         let against = "{profile: quick, target: {clusterRef: {name: demo}},
             compareWith: {etcd: {endpoints: ['etcd-0.etcd:2379', 'etcd-1.etcd:2379']}}}";
         let mut rival = named("first", against);
@@ -448,7 +448,7 @@ mod tests {
 
     /// Its namespace was removed from `watchNamespaces`, say: its cached state no longer changes.
     #[test]
-    fn a_job_that_nobody_watches_any_more_ends_with_its_deadline() {
+    fn an_unwatched_job_ends_with_its_deadline() {
         let time = |text: &str| text.parse::<Timestamp>().unwrap();
         let (first, second) = (named("first", OF_DEMO), named("second", OF_DEMO));
         let mut job = job::build(&first);
@@ -474,7 +474,7 @@ mod tests {
     /// `kubectl delete` of a running benchmark, or of its Job: the pod has a minute to delete its
     /// keys.
     #[test]
-    fn a_job_that_is_deleted_loads_for_as_long_as_its_pod_may_take_to_end() {
+    fn a_deleted_job_counts_while_its_pod_may_run() {
         let (first, second) = (named("first", OF_DEMO), named("second", OF_DEMO));
         let (mut foreground, mut ended_before) = (job::build(&first), job::build(&first));
         let background = foreground.clone();
@@ -505,7 +505,7 @@ mod tests {
     /// Three writes come before the Job, and a webhook that does not answer delays each by ten
     /// seconds.
     #[test]
-    fn a_turn_lasts_while_the_job_is_being_asked_for_and_until_the_cache_knows() {
+    fn a_turn_lasts_until_the_cache_has_the_job() {
         let etcd = "{workload: put, target: {etcd: {endpoints: ['e:2379']}}}";
         let (first, second) = (named("first", etcd), named("second", etcd));
         let (jobs, _writer) = reflector::store();
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_begin_at_once_one_waits() {
+    fn of_two_simultaneous_runs_one_waits() {
         let (jobs, _writer) = reflector::store();
         let turns = Turns::new(jobs, Arc::default());
         let (first, second) = (named("first", OF_DEMO), named("second", OF_DEMO));

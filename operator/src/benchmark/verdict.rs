@@ -140,7 +140,7 @@ mod tests {
     use crate::benchmark::plan::tests::{report, result};
 
     #[test]
-    fn a_failure_of_either_side_is_a_failure() {
+    fn a_failure_of_either_system_is_a_failure() {
         let (good, bad) = (report(result(0)), report(result(1)));
         assert_eq!(
             judge(&good, Some(&good), &[]).phase,
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_say_who_won_by_how_much() {
+    fn the_message_says_who_won_by_how_much() {
         let mut fast = result(0);
         fast.ops_per_second = 40.0;
         let ending = judge(&report(fast), Some(&report(result(0))), &[]);

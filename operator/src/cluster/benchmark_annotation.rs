@@ -294,7 +294,7 @@ mod tests {
     use crate::cluster::validate::tests::resource_with;
 
     #[test]
-    fn only_profiles_are_asked_for() {
+    fn only_known_profiles_are_accepted() {
         assert_eq!(unknown("quick"), None);
         for other in ["quick ", "a/b", "", "Quick", "../c"] {
             let message = unknown(other).unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_not_asked_for_again() {
+    fn a_refusal_is_not_retried() {
         let failed = |code| kube::Error::Api(Box::new(Status::failure("no", "No").with_code(code)));
         for code in [400, 403, 422] {
             assert!(is_refusal(&failed(code)), "{code}");
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_manifest_declares_runs_once_for_each_value() {
+    fn a_declared_annotation_runs_once_for_each_value() {
         let mut cluster = annotated("quick");
         assert!(!asked(&cluster).unwrap().declared);
         let applied = json!({"metadata": {"annotations": {annotations::BENCHMARK: "quick"}}});
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn server_side_apply_declares_too() {
+    fn server_side_apply_counts_as_declared() {
         let mut cluster = annotated("quick");
         let fields = json!({"f:metadata": {"f:annotations": {"f:dengine.io/benchmark": {}}}});
         let entry = |operation: &str| ManagedFieldsEntry {
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_benchmark_of_somebody_else_is_not_taken() {
+    fn a_benchmark_of_another_owner_is_not_adopted() {
         let mut cluster = resource_with("demo", "{}");
         cluster.metadata.uid = Some("ours".to_owned());
         let owner = |uid: &str| OwnerReference {
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_again_with_each_look_is_told_once() {
+    fn a_repeated_event_is_published_once() {
         let cluster = resource_with("told", "{}");
         let event = Event::warning(events::STEP_FAILED, "told once");
         assert!(is_news(&cluster, &event));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_named_after_the_moment_in_which_it_was_asked_for() {
+    fn a_run_is_named_after_the_time_of_its_annotation() {
         let mut cluster = resource_with("demo", "{}");
         assert_eq!(run_id(&cluster), "generation-1");
         let owner = |fields: Value, time: &str| ManagedFieldsEntry {

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_etcd_run_may_show_beside_the_clusters_own() {
+    fn an_etcd_run_may_report_to_a_cluster() {
         let own = benchmark("{workload: put, target: {clusterRef: {name: demo}}}");
         let etcd =
             benchmark("{workload: put, target: {etcd: {endpoints: [e], reportTo: {name: demo}}}}");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_is_not_complete_takes_no_line_away() {
+    fn an_incomplete_cache_removes_no_line() {
         let (store, mut writer) = kube::runtime::reflector::store();
         let mut cluster = DEngineCluster::new("demo", serde_saphyr::from_str("{}").unwrap());
         let said: BenchmarkLine = serde_json::from_value(serde_json::json!({
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cluster_finds_its_own_and_not_who_left() {
+    fn each_cluster_finds_its_current_benchmarks() {
         let (store, mut writer) = kube::runtime::reflector::store();
         let benchmarks = Benchmarks::new(store);
         let mut tell = |event: watcher::Event<Guarded<DEngineBenchmark>>| {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_clusters_that_nobody_asks_for_are_forgotten() {
+    fn names_of_unknown_clusters_are_forgotten() {
         let (store, mut writer) = kube::runtime::reflector::store();
         let benchmarks = Benchmarks::new(store);
         let stays = named("stays", "nowhere");

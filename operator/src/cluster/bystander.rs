@@ -222,7 +222,7 @@ mod tests {
     use crate::cluster::validate::tests::resource_with;
 
     #[test]
-    fn what_a_bystander_says_goes_when_it_is_no_longer_so() {
+    fn a_bystanders_condition_is_removed_when_it_is_not_true() {
         let at = |second| Time(Timestamp::from_second(second).unwrap());
         for by_set in [true, false] {
             let other = Other {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_set_decides_and_without_one_the_status() {
+    fn the_stateful_set_names_the_operator_or_else_the_status() {
         let status = |operator: Option<&str>| DEngineClusterStatus {
             operator: operator.map(str::to_owned),
             ..DEngineClusterStatus::default()

@@ -273,7 +273,7 @@ mod tests {
 
     /// Anyone who may write a benchmark may fill its status, and there may be many.
     #[test]
-    fn what_is_kept_of_a_benchmark_has_no_results() {
+    fn cached_benchmarks_have_no_results() {
         let report = json!({"command": ["x".repeat(1024)], "results": []});
         let benchmark = json!({
             "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineBenchmark", "metadata": {"name": "b"},

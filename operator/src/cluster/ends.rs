@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ends_in_a_row_that_were_the_servers_own_doing_count() {
+    fn only_consecutive_failures_of_the_server_count() {
         let own = |codes: &[i32]| seen(&Ends::default(), 1_000, codes);
         assert_eq!(own(&[1, 1, 1]), 3);
         assert_eq!(own(&[137, 137, 137, 137, 1]), 1);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_ready_meanwhile_begins_anew() {
+    fn a_pod_that_was_ready_meanwhile_counts_from_zero() {
         let ends = Ends::default();
         assert_eq!(seen(&ends, 1_000, &[1, 1, 1]), 3);
         assert_eq!(seen(&ends, 5_000, &[1]), 1, "not seen while it was ready");

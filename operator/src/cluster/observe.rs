@@ -405,7 +405,7 @@ mod tests {
     use crate::cluster::validate::tests::cluster;
 
     #[test]
-    fn objects_are_found_by_name_and_those_of_others_are_not() {
+    fn only_objects_of_the_cluster_are_found_by_name() {
         let demo = cluster("demo");
         let (store, mut writer) = kube::runtime::reflector::store();
         for (name, cluster) in [
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_at_a_pods_address_may_be_another() {
+    fn another_member_may_answer_at_a_pods_address() {
         let demo = cluster("demo");
         let is_from = |peer_address: &str| {
             let answer = v1::StatusResponse {
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_survives_being_written() {
+    fn a_mark_can_be_parsed() {
         let identity = Identity {
             cluster_id: u64::MAX,
             member_id: 7,

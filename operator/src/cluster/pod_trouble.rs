@@ -297,13 +297,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn who_ends_again_and_again_for_a_minute_is_broken() {
+    fn a_server_that_fails_for_a_minute_is_crashing() {
         assert_eq!(broken(&crashing(100, 160), 4), Some(Broken::Crashing));
         assert_eq!(broken(&crashing(100, 160), 3), None, "too few ends");
     }
 
     #[test]
-    fn who_did_not_end_for_a_fault_of_its_own_is_not_broken_however_often() {
+    fn a_server_that_was_stopped_from_outside_is_not_crashing() {
         let mut pod = crashing(100, 1_000);
         for (code, reason, expected) in [
             (1, "Error", Some(Broken::Crashing)),
@@ -331,7 +331,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn want_of_memory_is_said_with_what_to_do() {
+    fn a_lack_of_memory_is_reported_with_what_to_do() {
         let mut pod = crashing(100, 160);
         ended_with(&mut pod, 137, "OOMKilled");
         let message = trouble(&pod, None, &at(200).unwrap()).unwrap();
@@ -365,7 +365,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_server_that_runs_and_is_silent_names_its_node_and_since_when() {
+    fn a_silent_server_is_reported_with_its_node_and_since_when() {
         let pod = |ready: &str, state: &str| -> core::Pod {
             serde_saphyr::from_str(&format!(
                 "{{metadata: {{name: p}}, spec: {{nodeName: far, containers: []}}, status: {{
@@ -431,7 +431,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn whoever_served_a_moment_ago_is_not_broken() {
+    fn a_server_that_just_served_is_not_crashing() {
         assert_eq!(broken(&crashing(1_000_000, 1_000_010), 40), None);
         let mut ready = crashing(100, 1_000_000);
         let conditions = ready.status.as_mut().unwrap().conditions.as_mut();
@@ -442,7 +442,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_of_no_use_is_at_once() {
+    fn an_unusable_data_directory_counts_at_once() {
         let mut pod = crashing(100, 101);
         ended_with(&mut pod, EXIT_REPLACE, "Error");
         assert_eq!(broken(&pod, 0), Some(Broken::Folder));

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_api_servers_words_are_found_and_those_of_long_ago_are_not() {
+    fn only_recent_refusals_of_the_api_server_are_found() {
         let quota = r#"create Pod demo-0 in StatefulSet demo failed error: pods "demo-0" is forbidden: exceeded quota: small"#;
         let second = r#"create Pod demo-1 in StatefulSet demo failed error: pods "demo-1" is forbidden: exceeded quota: small"#;
         let now = Timestamp::from_second(10_000).unwrap();

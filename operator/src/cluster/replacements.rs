@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_and_are_forgotten() {
+    fn pauses_grow_and_are_reset_after_a_long_break() {
         const MINUTE: i64 = 60;
         let mut last = another(None, "demo-1", 7, true, &at(0));
         let mut now = 0;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_when_the_next_one_is() {
+    fn the_next_replacement_has_a_readable_time() {
         let last = another(None, "demo-1", 7, true, &at(0));
         let seen = seen(&last, &at(1)).unwrap();
         assert_eq!(
@@ -112,7 +112,7 @@ mod tests {
         );
     }
     #[test]
-    fn the_volume_of_one_that_voted_is_kept_beside_an_earlier_one() {
+    fn the_volume_of_a_voter_is_kept_beside_an_earlier_one() {
         let mut first = another(None, "demo-1", 7, true, &at(0));
         first.kept_volume = Some("pv-7".to_owned());
         let kept = |voted| another(Some(&first), "demo-1", 8, voted, &at(1)).kept_volume;

@@ -170,7 +170,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn another_default_of_a_newer_operator_is_for_new_clusters() {
+    fn a_new_default_image_applies_to_new_clusters() {
         let mut resource = resource_with("demo", "{}");
         let status = dengine_crds::DEngineClusterStatus {
             default_image: Some("older".to_owned()),
@@ -186,7 +186,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_status_that_is_lost_restarts_nobody() {
+    fn a_lost_status_restarts_no_member() {
         let resource = resource_with("demo", "{}");
         let cluster = validated(&resource, &runs("what-runs"));
         assert_eq!(cluster.image, "what-runs");
@@ -194,7 +194,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_image_that_may_not_follow_is_not_taken() {
+    fn an_image_that_may_not_follow_is_refused() {
         let mut resource = resource_with("demo", "{image: 'd:1.4.0'}");
         let status = dengine_crds::DEngineClusterStatus {
             cluster_version: Some("1.2.0".to_owned()),
@@ -211,7 +211,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_version_that_the_status_forgot_counts() {
+    fn a_version_recorded_outside_the_status_counts() {
         let resource = resource_with("demo", "{image: 'd:1.1.0'}");
         let mut standing = runs("d:1.2.0");
         assert_eq!(validated(&resource, &standing).image, "d:1.1.0");
@@ -220,7 +220,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_an_older_schema_let_in_is_refused() {
+    fn what_an_older_schema_accepted_is_refused() {
         for (spec, expected) in [
             ("{replicas: 4}", InvalidSpec::Replicas(4)),
             ("{replicas: 9}", InvalidSpec::Replicas(9)),

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_as_new_as_its_oldest_member_and_never_gets_older() {
+    fn a_clusters_version_is_the_lowest_and_never_falls() {
         let (old, new) = (Some(version("1.2.0")), Some(version("1.3.0")));
         assert_eq!(cluster_version(None, &[new, old, new]), old);
         assert_eq!(cluster_version(old, &[new, new, new]), new);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_refused_only_by_what_its_tag_says_and_what_runs_stays() {
+    fn an_image_is_refused_by_its_tag_only() {
         let cluster = Some(version("1.2.0"));
         assert_eq!(refused(cluster, "d:1.2.0", "d:1.3.0"), None);
         assert!(refused(cluster, "d:1.2.0", "d:1.4.0").is_some());

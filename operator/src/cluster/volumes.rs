@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn only_bound_claims_that_stay_are_asked_to_grow() {
+    fn only_bound_claims_that_stay_grow() {
         let mut going = claim("going", "1Gi", "Bound");
         going.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
         let mut unknown = claim("unknown", "1Gi", "");
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_was_taken_back_is_asked_for_if_kubernetes_lets_it() {
+    fn a_lowered_size_is_requested_if_kubernetes_allows_it() {
         let change = |asks: &str, had: &str, size: &str| {
             !to_change(&BTreeMap::from([(0, has(asks, had))]), size).is_empty()
         };
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_volumes_do_and_do_not_is_said() {
+    fn volumes_that_grow_or_can_not_shrink_are_reported() {
         let says = |asks: &str, had: &str, size: &str| {
             let claims = BTreeMap::from([(0, has("1Gi", "1Gi")), (2, has(asks, had))]);
             let notice = notice(&claims, &BTreeMap::new(), size);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_goes_with_its_pod_is_told_of() {
+    fn a_deleted_claim_is_reported() {
         let mut claim = (*has("1Gi", "1Gi")).clone();
         claim.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
         let claims = BTreeMap::from([(0, has("1Gi", "1Gi")), (1, Arc::new(claim))]);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_waits_for_a_restart_is_told_of() {
+    fn a_driver_that_waits_for_a_restart_is_reported() {
         let mut claim = (*has("2Gi", "1Gi")).clone();
         claim.status.as_mut().unwrap().conditions = Some(vec![PersistentVolumeClaimCondition {
             type_: "FileSystemResizePending".to_owned(),
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_can_not_make_a_volume_larger_is_told_of_with_its_words() {
+    fn a_drivers_error_is_reported() {
         let notice_of = |type_: &str, state: Option<&str>| {
             let mut claim = (*has("2Gi", "1Gi")).clone();
             let status = claim.status.as_mut().unwrap();

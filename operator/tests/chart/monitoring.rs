@@ -85,7 +85,7 @@ fn text(value: &Value) -> String {
 }
 
 #[test]
-fn alerts_speak_of_metrics_that_exist() {
+fn alerts_use_metrics_that_exist() {
     check(
         "alerts.yaml",
         alerts().iter().map(|rule| text(&rule["expr"])),
@@ -208,7 +208,7 @@ fn matched(expression: &str) -> Result<usize, String> {
 
 /// An alert that adds series with different labels never fires.
 #[test]
-fn what_is_added_and_divided_has_the_same_labels() {
+fn operands_have_the_same_labels() {
     let alerts = alerts().into_iter().map(|rule| text(&rule["expr"]));
     let seen: Result<Vec<usize>, String> = alerts
         .chain(of_dashboard())
@@ -219,7 +219,7 @@ fn what_is_added_and_divided_has_the_same_labels() {
 }
 
 #[test]
-fn sides_that_do_not_match_are_seen() {
+fn mismatched_operands_are_found() {
     for expression in [
         "increase(a[15m]) + increase(b[15m]) > 20",
         "sum by (x) (a) + increase(b[15m])",

@@ -98,7 +98,7 @@ fn labels_of(selector: Option<&LabelSelector>) -> BTreeMap<String, String> {
 
 /// It once had no rule for the operator, and blocked clients within members.
 #[test]
-fn the_example_lets_in_whom_the_table_names() {
+fn the_example_allows_the_peers_of_the_table() {
     let page = read(PAGE);
     let [policy] = &blocks(&page, "yaml")[..] else {
         panic!("one policy is expected")

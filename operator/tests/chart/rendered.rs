@@ -55,7 +55,7 @@ fn options(pod: &PodSpec) -> Options {
 }
 
 #[test]
-fn of_two_operators_a_drain_takes_one_and_each_prefers_a_node_of_its_own() {
+fn two_operators_spread_and_a_drain_evicts_one() {
     let objects = rendered(&["--set=replicas=2"]);
     let (selector, pod) = operator(&objects);
     let [budget] = &of_kind::<PodDisruptionBudget>(&objects)[..] else {
@@ -76,7 +76,7 @@ fn of_two_operators_a_drain_takes_one_and_each_prefers_a_node_of_its_own() {
 }
 
 #[test]
-fn the_drain_of_a_single_operators_node_is_not_held_up() {
+fn a_single_operator_does_not_block_a_drain() {
     let objects = rendered(&[]);
     assert!(of_kind::<PodDisruptionBudget>(&objects).is_empty());
     assert_eq!(operator(&objects).1.topology_spread_constraints, None);
@@ -85,7 +85,7 @@ fn the_drain_of_a_single_operators_node_is_not_held_up() {
 /// `[::]` is every address of both families; the kubelet probes the pod's first address, of either
 /// family.
 #[test]
-fn the_operator_is_probed_at_whatever_address_its_pod_has() {
+fn the_operator_is_probed_at_every_address() {
     let (_, pod) = operator(&rendered(&[]));
     let listen = options(&pod).listen;
     assert!(listen.is_ipv6() && listen.ip().is_unspecified(), "{listen}");
@@ -108,7 +108,7 @@ fn the_operator_is_probed_at_whatever_address_its_pod_has() {
 /// `helm upgrade --reuse-values` lacks values that were added after the release: they have their
 /// defaults.
 #[test]
-fn a_value_that_came_later_may_be_missing() {
+fn a_newer_value_may_be_missing() {
     let two = "--set=replicas=2";
     let usual = rendered(&[two]);
     assert!(!of_kind::<PodDisruptionBudget>(&usual).is_empty());
@@ -126,7 +126,7 @@ fn a_value_that_came_later_may_be_missing() {
 }
 
 #[test]
-fn what_monitoring_consists_of_has_its_labels() {
+fn monitoring_objects_have_their_labels() {
     let objects = rendered(&[
         "--set=monitoring.podMonitor.enabled=true",
         "--set=monitoring.prometheusRule.enabled=true",
@@ -150,7 +150,7 @@ fn what_monitoring_consists_of_has_its_labels() {
 /// Another release in the same Prometheus, whose operator holds its own lease, must not silence the
 /// alert.
 #[test]
-fn the_alert_for_an_absent_operator_is_of_its_own_release() {
+fn the_alert_for_an_absent_operator_is_per_release() {
     let objects = rendered(&[
         "--namespace=its-own",
         "--set=monitoring.prometheusRule.enabled=true",

@@ -280,7 +280,7 @@ fn subcommands(body: &str) -> BTreeMap<String, Takes> {
 
 /// Images have no shell, and no PATH that leads to the program.
 #[test]
-fn who_is_told_to_ask_a_member_is_told_how_in_a_pod() {
+fn pages_show_how_to_ask_a_member_in_a_pod() {
     for (page, text) in pages() {
         for line in text.lines().filter(|line| line.contains("dengine admin")) {
             let asked = line.matches("dengine admin").count();
@@ -300,7 +300,7 @@ fn who_is_told_to_ask_a_member_is_told_how_in_a_pod() {
 }
 
 #[test]
-fn what_no_pod_can_do_is_seen() {
+fn impossible_commands_in_pods_are_found() {
     let check = |line: &str| check_exec(&arguments(line));
     for line in [
         "kubectl exec NAME-N -- /dengine admin status",
@@ -365,7 +365,7 @@ fn contains(whole: &Value, part: &Value) -> bool {
 }
 
 #[test]
-fn commands_can_be_typed() {
+fn commands_are_possible() {
     let mut checked = 0;
     for (page, text) in pages() {
         let languages = text.split("```").skip(1).step_by(2);
@@ -382,7 +382,7 @@ fn commands_can_be_typed() {
 }
 
 #[test]
-fn targets_of_make_are_there() {
+fn targets_of_make_exist() {
     let makefile = read("Makefile");
     let is_there = |target: &str| {
         let head = format!("{target}: ");
@@ -397,7 +397,7 @@ fn targets_of_make_are_there() {
 }
 
 #[test]
-fn what_is_to_be_filled_in_is_known() {
+fn placeholders_are_known() {
     let is_capital = |word: &&str| {
         word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase()) || *word == "N"
     };
@@ -416,7 +416,7 @@ fn what_is_to_be_filled_in_is_known() {
 /// The pod that recovers a member's data directory is accepted in a restricted namespace, and its
 /// command exists.
 #[test]
-fn objects_can_be_made() {
+fn objects_are_valid() {
     let page = read("docs/runbooks/DEngineQuorumLost.md");
     let [pod] = &blocks(&page, "yaml")[..] else {
         panic!("one object is expected")
@@ -440,7 +440,7 @@ fn objects_can_be_made() {
 
 /// Volumes that are kept for a deleted cluster have only these labels.
 #[test]
-fn volumes_that_are_kept_are_found_by_the_marks_that_they_have() {
+fn pages_find_kept_volumes_by_their_labels() {
     let page = read("docs/runbooks/DEngineClusterDegraded.md");
     let selector = format!(
         "--selector={}=NAME,{}=NAMESPACE",
@@ -470,7 +470,7 @@ fn puts_back(sentence: &str) -> bool {
 /// Pages once said the opposite: a volume from a snapshot lacks later acknowledged writes and
 /// votes, while the last volume of a lost majority may hold all acknowledged writes.
 #[test]
-fn nobody_is_told_to_put_single_volumes_back_or_that_all_data_is_lost() {
+fn no_page_says_to_restore_single_volumes() {
     let alerts = ("alerts".to_owned(), read(ALERTS));
     let mut said = 0;
     for (page, text) in pages().into_iter().chain([alerts]) {

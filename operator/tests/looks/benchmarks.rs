@@ -74,7 +74,7 @@ fn results() -> Value {
 /// A Job may write its benchmark's status, even the name of the Job in it. That makes no other Job
 /// its own.
 #[tokio::test]
-async fn a_status_that_names_anothers_job_changes_nothing_of_it() {
+async fn a_status_that_names_anothers_job_does_not_change_it() {
     for (owner, expected) in [("uid-of-versus", 1), ("uid-of-another", 0)] {
         let world = World::new().await;
         under_way(&world, &results());
@@ -94,7 +94,7 @@ async fn a_status_that_names_anothers_job_changes_nothing_of_it() {
 
 /// A run with all its results, and results without a run.
 #[tokio::test]
-async fn results_that_can_not_be_removed_keep_no_run_from_its_end() {
+async fn results_that_can_not_be_removed_do_not_block_the_end_of_a_run() {
     let world = World::new().await;
     let report = &results()["runs"]["1"];
     let runs = json!({"runs": {"1": report, "1@etcd": report, "0@etcd": report}, "leg": "Rival"});
@@ -116,7 +116,7 @@ async fn results_that_can_not_be_removed_keep_no_run_from_its_end() {
 }
 
 #[tokio::test]
-async fn why_kubernetes_refuses_a_jobs_pod_is_in_the_status() {
+async fn the_status_shows_why_a_jobs_pod_is_refused() {
     let world = World::new().await;
     under_way(&world, &json!({}));
     job_of(&world, "uid-of-versus");
@@ -152,7 +152,7 @@ async fn five_looks(world: &World, beginning: &str) -> usize {
 
 /// As by a webhook that forbids changing Jobs.
 #[tokio::test]
-async fn a_job_that_can_not_be_let_go_keeps_nothing_from_going_on() {
+async fn a_job_that_can_not_be_patched_blocks_nothing() {
     let world = World::new().await;
     under_way(&world, &results());
     job_of(&world, "uid-of-versus");
@@ -179,7 +179,7 @@ fn holds(benchmark: &DEngineBenchmark, type_: &str) -> bool {
 
 /// Of a failed run: its Job, and the benchmark after its TTL.
 #[tokio::test]
-async fn what_can_not_be_cleaned_away_changes_no_verdict_and_is_not_asked_for_all_the_time() {
+async fn a_failed_cleanup_changes_no_verdict_and_is_retried_slowly() {
     let world = World::new().await;
     under_way(&world, &json!({}));
     let failed = json!({
@@ -230,7 +230,7 @@ fn every_minute(world: &World, status: &Value) {
 }
 
 #[tokio::test]
-async fn moments_that_pass_while_a_run_is_under_way_are_counted_once() {
+async fn times_that_pass_during_a_run_are_counted_once() {
     let world = World::new().await;
     every_minute(
         &world,
@@ -247,7 +247,7 @@ async fn moments_that_pass_while_a_run_is_under_way_are_counted_once() {
 }
 
 #[tokio::test]
-async fn a_run_of_the_schedule_that_could_not_begin_for_an_hour_is_skipped() {
+async fn a_scheduled_run_that_could_not_start_for_an_hour_is_skipped() {
     let world = World::new().await;
     let run = minutes_ago(60).strftime("%Y%m%dT%H%MZ").to_string();
     let waits = json!({
@@ -264,7 +264,7 @@ async fn a_run_of_the_schedule_that_could_not_begin_for_an_hour_is_skipped() {
 
 /// The scheduled time passed, and the next `runId` is reverted while nothing can start.
 #[tokio::test]
-async fn a_run_id_that_is_taken_back_skipped_no_run_of_the_schedule() {
+async fn a_reverted_run_id_skips_no_scheduled_run() {
     let world = World::new().await;
     let waits = json!({
         "type": "TargetReady", "status": "False", "reason": "TargetNotReady", "message": "1 of 3",
@@ -294,7 +294,7 @@ const ASKED: &str = "PATCH /apis/dengine.io/v1alpha1/namespaces/test/denginebenc
 
 /// A declared annotation stays; deleting the benchmark does not ask for another load.
 #[tokio::test]
-async fn a_declared_benchmark_that_is_deleted_does_not_load_again() {
+async fn a_deleted_declared_benchmark_does_not_run_again() {
     let world = declared().await;
     world.api.remove(OF_DEMO);
     assert_eq!(world.costs(5, ASKED).await, Vec::<String>::new());
@@ -311,7 +311,7 @@ async fn a_declared_benchmark_that_is_deleted_does_not_load_again() {
 }
 
 #[tokio::test]
-async fn a_declared_benchmark_that_somebody_runs_by_hand_does_not_load_again() {
+async fn a_declared_benchmark_that_is_run_by_hand_does_not_run_again() {
     let world = declared().await;
     world
         .api
@@ -321,7 +321,7 @@ async fn a_declared_benchmark_that_somebody_runs_by_hand_does_not_load_again() {
 
 /// As for a cluster whose declared run an operator of an earlier version started.
 #[tokio::test]
-async fn that_a_declared_benchmark_can_not_be_noted_does_not_make_it_load_again() {
+async fn a_declared_benchmark_that_can_not_be_recorded_does_not_run_again() {
     let world = declared().await;
     let notes = json!({annotations::BENCHMARKS_DECLARED: null});
     world
@@ -339,7 +339,7 @@ async fn that_a_declared_benchmark_can_not_be_noted_does_not_make_it_load_again(
 
 /// It is reported once, and not retried every two seconds.
 #[tokio::test]
-async fn a_target_that_can_not_be_read_is_waited_for_and_told_of() {
+async fn an_unreadable_target_is_waited_for_and_reported() {
     let world = World::new().await;
     world
         .api

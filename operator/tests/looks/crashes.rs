@@ -24,7 +24,7 @@ fn ended(world: &World, minute: usize, code: i32, reason: &str) {
 
 /// Faults of its node, its disk and its limits would also hit a new volume.
 #[tokio::test]
-async fn only_who_ends_by_its_own_fault_again_and_again_is_given_up() {
+async fn only_a_server_that_keeps_failing_by_itself_is_replaced() {
     let killed = (137, "OOMKilled");
     let failed = (1, "Error");
     for (ends, given_up) in [

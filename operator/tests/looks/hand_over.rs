@@ -78,7 +78,7 @@ async fn a_cluster_of_another_operator_is_left_alone_until_it_is_handed_over() {
 
 /// Volumes grow, and the StatefulSet is recreated for that: a missing one names no operator.
 #[tokio::test]
-async fn nobody_takes_a_cluster_over_while_its_set_is_made_anew() {
+async fn no_operator_takes_over_while_the_stateful_set_is_recreated() {
     let world = World::settled().await;
     let another = called(&world, "there/another");
     world.edit(&json!({"storage": {"size": "2Gi"}}));
@@ -114,7 +114,7 @@ async fn nobody_takes_a_cluster_over_while_its_set_is_made_anew() {
 
 /// They write the same message: otherwise they would overwrite each other again and again.
 #[tokio::test]
-async fn of_two_that_stand_by_one_says_so() {
+async fn two_bystanders_write_one_condition() {
     let world = World::settled().await;
     let bystanders = ["b/second", "c/third"].map(|name| called(&world, name));
     let before = world.api.requests().len();
@@ -130,7 +130,7 @@ async fn of_two_that_stand_by_one_says_so() {
 
 /// Before the cache has it: the API server decides.
 #[tokio::test]
-async fn a_set_that_another_operator_made_meanwhile_is_not_taken() {
+async fn a_stateful_set_of_another_operator_is_not_adopted() {
     let world = World::new().await;
     let (another, empty) = (called(&world, "there/another"), without_sets(&world));
     world.look().await;
@@ -162,7 +162,7 @@ async fn a_set_that_another_operator_made_meanwhile_is_not_taken() {
 
 /// Both see a new cluster without an operator; the API server accepts the first one's write.
 #[tokio::test]
-async fn of_two_that_take_a_new_cluster_on_one_gets_it() {
+async fn of_two_operators_one_takes_on_a_new_cluster() {
     let world = World::new().await;
     let (another, fresh) = (called(&world, "there/another"), world.cluster());
     world

@@ -194,14 +194,14 @@ impl World {
 
 /// A thousand idle clusters cost the API server their watches and the lease, and nothing else.
 #[tokio::test]
-async fn a_look_at_an_idle_cluster_asks_the_api_server_nothing() {
+async fn an_idle_cluster_sends_no_requests() {
     let world = World::settled().await;
     assert_eq!(world.costs(20, "").await, Vec::<String>::new());
 }
 
 /// Nor does one that waits for pods that do not start: only the reason is requested, now and then.
 #[tokio::test]
-async fn a_look_at_a_cluster_that_is_not_born_asks_the_api_server_nothing() {
+async fn a_cluster_without_pods_sends_no_requests() {
     let world = World::new().await;
     world.look().await;
     world.look().await;
@@ -211,7 +211,7 @@ async fn a_look_at_a_cluster_that_is_not_born_asks_the_api_server_nothing() {
 }
 
 #[tokio::test]
-async fn an_identity_that_the_cache_does_not_know_yet_is_not_overwritten() {
+async fn an_identity_missing_in_the_cache_is_not_overwritten() {
     let world = World::new().await;
     world.look().await;
     world.start_pods();
@@ -240,7 +240,7 @@ async fn an_identity_that_the_cache_does_not_know_yet_is_not_overwritten() {
 }
 
 #[tokio::test]
-async fn a_claim_that_can_not_grow_is_asked_once_and_the_size_can_be_taken_back() {
+async fn a_claim_that_can_not_grow_is_tried_once_and_the_size_can_be_lowered() {
     let world = World::settled().await;
     world
         .api
@@ -260,7 +260,7 @@ async fn a_claim_that_can_not_grow_is_asked_once_and_the_size_can_be_taken_back(
 }
 
 #[tokio::test]
-async fn what_a_webhook_makes_of_an_object_is_left_alone() {
+async fn a_webhooks_change_of_an_object_is_not_undone() {
     let world = World::settled().await;
     world.api.change(
         "/services/demo-client",
@@ -276,7 +276,7 @@ async fn what_a_webhook_makes_of_an_object_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_status_that_somebody_else_wrote_meanwhile_is_not_overwritten() {
+async fn a_status_that_changed_meanwhile_is_not_overwritten() {
     let world = World::settled().await;
     let stale = world.cluster();
     world
@@ -295,7 +295,7 @@ async fn a_status_that_somebody_else_wrote_meanwhile_is_not_overwritten() {
 
 /// As by a policy that is newer than the cluster.
 #[tokio::test]
-async fn a_service_that_is_refused_is_told_of_and_keeps_no_member_from_anything() {
+async fn a_refused_service_is_reported_and_blocks_no_member() {
     let world = World::settled().await;
     let path = "/api/v1/namespaces/test/services/demo-client";
     world

@@ -63,7 +63,7 @@ fn recorded(world: &World) -> (Option<String>, Option<String>) {
 }
 
 #[tokio::test]
-async fn a_volume_that_was_given_up_outlives_its_claim_for_as_long_as_it_may_be_needed() {
+async fn the_volume_of_a_replaced_member_outlives_its_claim() {
     let world = given_up("test").await;
     world.look().await;
     assert_eq!(policy(&world), "Retain");
@@ -91,7 +91,7 @@ async fn a_volume_that_was_given_up_outlives_its_claim_for_as_long_as_it_may_be_
 
 /// As in an installation for some namespaces: PersistentVolumes are in none.
 #[tokio::test]
-async fn who_may_change_no_volumes_says_so_and_goes_on() {
+async fn an_operator_without_permission_for_volumes_reports_it() {
     let world = given_up("test").await;
     world.api.forbid("/persistentvolumes/");
     world.look().await;
@@ -107,7 +107,7 @@ async fn who_may_change_no_volumes_says_so_and_goes_on() {
 
 /// Anyone who may create claims may write any volume's name into one.
 #[tokio::test]
-async fn a_claim_that_names_anothers_volume_changes_nothing_of_it() {
+async fn a_claim_that_names_anothers_volume_does_not_change_it() {
     let world = given_up("another").await;
     for _ in 0..3 {
         world.look().await;
@@ -129,7 +129,7 @@ fn is_not_kept(world: &World) {
 
 /// A claim may have the name of an earlier one, whose volume still exists.
 #[tokio::test]
-async fn the_volume_of_an_earlier_claim_of_this_name_is_not_said_to_be_kept() {
+async fn the_volume_of_an_earlier_claim_of_this_name_is_not_kept() {
     for (uid, is_its) in [("of-an-earlier-one", false), ("of-this-one", true)] {
         let world = given_up("test").await;
         let claim = json!({"metadata": {"uid": "of-this-one"}});
@@ -175,7 +175,7 @@ async fn a_volume_that_an_older_operator_kept_is_found_without_the_status() {
 }
 
 #[tokio::test]
-async fn a_volume_that_an_older_operator_kept_is_let_go() {
+async fn a_volume_that_an_older_operator_kept_is_released() {
     for (of, expected) in [("uid-of-demo", "Delete"), ("another", "Retain")] {
         let world = given_up("test").await;
         claim_goes(&world).await;
@@ -210,7 +210,7 @@ async fn looks(world: &World, times: u32) {
 
 /// The status may be lost, or restored from before the volume was kept.
 #[tokio::test]
-async fn a_volume_that_is_kept_is_found_without_the_status() {
+async fn a_kept_volume_is_found_without_the_status() {
     let world = given_up("test").await;
     claim_goes(&world).await;
     assert_eq!(policy(&world), "Retain");
@@ -221,7 +221,7 @@ async fn a_volume_that_is_kept_is_found_without_the_status() {
 
 /// Another resource that adopts the members of a deleted one has another UID.
 #[tokio::test]
-async fn a_volume_that_is_kept_is_found_by_the_cluster_that_takes_its_members_up() {
+async fn a_kept_volume_is_found_by_the_cluster_that_adopts_its_members() {
     let world = given_up("test").await;
     claim_goes(&world).await;
     world.api.put(
@@ -239,7 +239,7 @@ async fn a_volume_that_is_kept_is_found_by_the_cluster_that_takes_its_members_up
 /// As one that is restored from a backup again and again, or goes through CRDs that lack these
 /// fields.
 #[tokio::test]
-async fn a_status_that_never_holds_what_is_kept_is_in_nobodys_way() {
+async fn a_status_that_loses_kept_volumes_blocks_nothing() {
     for forbidden in [false, true] {
         let world = given_up("test").await;
         world.api.prune(&["keptVolume", "notKept"]);
@@ -255,7 +255,7 @@ async fn a_status_that_never_holds_what_is_kept_is_in_nobodys_way() {
 }
 
 #[tokio::test]
-async fn a_volume_that_can_not_be_let_go_is_told_of_and_in_nobodys_way() {
+async fn a_volume_that_can_not_be_released_is_reported_and_blocks_nothing() {
     let mut world = given_up("test").await;
     claim_goes(&world).await;
     world.api.refuse("/persistentvolumes/", "not on a Friday");
@@ -279,7 +279,7 @@ async fn a_volume_that_can_not_be_let_go_is_told_of_and_in_nobodys_way() {
 
 /// The schema allows 512 characters; a longer status would be refused with every retry.
 #[tokio::test]
-async fn the_words_of_a_refusal_fit_into_the_status() {
+async fn the_message_of_a_refusal_fits_into_the_status() {
     let world = given_up("test").await;
     world.api.refuse("/persistentvolumes/", &"no ".repeat(500));
     world.look().await;
@@ -289,7 +289,7 @@ async fn the_words_of_a_refusal_fit_into_the_status() {
 
 /// As when the operator was reinstalled for some namespaces.
 #[tokio::test]
-async fn a_volume_that_may_not_be_read_is_not_forgotten() {
+async fn an_unreadable_volume_is_not_forgotten() {
     let mut world = given_up("test").await;
     claim_goes(&world).await;
     world.api.forbid_all("/persistentvolumes/");

@@ -107,7 +107,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn who_finds_no_crds_is_not_ready_and_nobodys_benchmarks_fill_the_memory() {
+async fn an_operator_without_crds_is_not_ready_and_pages_are_small() {
     let server = Server::without("dengine.io", Arc::default());
     let context = context(&server);
     let scopes = Scope::of(&["ready".to_owned()]);
@@ -149,7 +149,7 @@ async fn who_finds_no_crds_is_not_ready_and_nobodys_benchmarks_fill_the_memory()
 /// Anyone who may create one could write a benchmark that no operator can decode, or have all of
 /// them refused.
 #[tokio::test]
-async fn benchmarks_that_are_never_listed_keep_no_cluster_waiting() {
+async fn clusters_do_not_wait_for_the_list_of_benchmarks() {
     let server = Server::without("denginebenchmarks", World::new().await.api);
     // Not the scope whose readiness the other test checks.
     let scope = Scope::of(&["test".to_owned()]).remove(0);

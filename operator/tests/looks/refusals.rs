@@ -37,7 +37,7 @@ fn ends(world: &World, metadata: &Value) {
 }
 
 #[tokio::test]
-async fn a_bystanders_words_that_can_not_be_taken_back_are_in_nobodys_way() {
+async fn a_bystanders_condition_that_can_not_be_removed_blocks_nothing() {
     let world = World::settled().await;
     let mut said = serde_json::to_value(world.cluster().status.unwrap().conditions).unwrap();
     said.as_array_mut().unwrap().push(json!({
@@ -54,7 +54,7 @@ async fn a_bystanders_words_that_can_not_be_taken_back_are_in_nobodys_way() {
 }
 
 #[tokio::test]
-async fn an_annotation_that_can_not_be_removed_asks_for_one_run() {
+async fn an_annotation_that_can_not_be_removed_starts_one_run() {
     let world = World::settled().await;
     let asks = json!({"metadata": {"annotations": {annotations::BENCHMARK: "quick"}}});
     world.api.put(CLUSTER, asks);
@@ -66,7 +66,7 @@ async fn an_annotation_that_can_not_be_removed_asks_for_one_run() {
 
 /// As by a policy that strips unknown annotations.
 #[tokio::test]
-async fn what_a_webhook_takes_off_a_claim_is_written_once() {
+async fn annotations_that_a_webhook_strips_are_written_once() {
     let world = World::settled().await;
     let notes = json!({annotations::IMAGE: null, annotations::CLUSTER_VERSION: null});
     world
@@ -102,7 +102,7 @@ fn is_refused(world: &World, name: &str, of: &str, message: &str) {
 
 /// Only events show it: the StatefulSet does not, and there is no pod.
 #[tokio::test]
-async fn pods_that_a_quota_refuses_are_told_of_in_the_api_servers_words() {
+async fn pods_refused_by_a_quota_are_reported() {
     let world = World::new().await;
     world.look().await;
     let uid = world.api.list::<StatefulSet>("/statefulsets/demo")[0].uid();
@@ -119,7 +119,7 @@ async fn pods_that_a_quota_refuses_are_told_of_in_the_api_servers_words() {
 
 /// An image that can not be pulled, and a webhook that forbids deleting its pod.
 #[tokio::test]
-async fn a_stuck_pod_that_can_not_be_deleted_is_in_nobodys_way() {
+async fn a_stuck_pod_that_can_not_be_deleted_blocks_nothing() {
     let world = given_up("test").await;
     let older = json!({"annotations": {annotations::TEMPLATE_HASH: "older"}});
     ends(&world, &older);
@@ -137,7 +137,7 @@ async fn a_stuck_pod_that_can_not_be_deleted_is_in_nobodys_way() {
 
 /// Its member stays: without the mark nothing would show later that the claim may be deleted.
 #[tokio::test]
-async fn a_claim_that_can_not_be_marked_keeps_its_member_and_holds_up_nothing_else() {
+async fn a_claim_that_can_not_be_marked_keeps_its_member_only() {
     let world = given_up("test").await;
     ends(&world, &json!({}));
     let lost = json!({"status": {"phase": "Lost"}});

@@ -44,7 +44,7 @@ fn collect(world: &World, which: impl Fn(&str) -> bool) {
 
 /// Members run 0.1.0.
 #[tokio::test]
-async fn no_version_is_skipped_and_none_goes_back() {
+async fn a_lost_status_allows_no_skipped_or_older_version() {
     for status in wiped() {
         for version in ["0.0.1", "0.3.0"] {
             let world = World::settled().await;
@@ -67,7 +67,7 @@ async fn no_version_is_skipped_and_none_goes_back() {
 /// What `kubectl delete dec demo --cascade=orphan` leaves is adopted by another resource of the
 /// name, which has no status.
 #[tokio::test]
-async fn what_an_orphan_runs_is_not_changed_by_whoever_takes_it_up() {
+async fn an_adopted_orphan_keeps_its_image() {
     // An owner that does not control it.
     let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c"}]);
     for (spec, owners, message) in [
@@ -106,7 +106,7 @@ async fn what_an_orphan_runs_is_not_changed_by_whoever_takes_it_up() {
 
 /// As when a resource is restored by GitOps, or from a backup, and finds only its claims.
 #[tokio::test]
-async fn what_claims_that_were_kept_hold_is_opened_by_a_version_that_may() {
+async fn retained_claims_are_opened_by_a_compatible_version() {
     for spec in [json!({}), json!({"image": "localhost/dengine:0.3.0"})] {
         let mut world = World::settled().await;
         world.look().await;
@@ -127,7 +127,7 @@ async fn what_claims_that_were_kept_hold_is_opened_by_a_version_that_may() {
 /// As after `kubectl delete dec` and `kubectl delete pvc --wait=false`: the new cluster has none of
 /// the old data.
 #[tokio::test]
-async fn claims_that_go_hold_no_new_cluster_to_their_version() {
+async fn claims_being_deleted_do_not_limit_the_version() {
     let world = World::settled().await;
     world.look().await;
     for object in world.api.paths("/namespaces/test/") {
@@ -150,7 +150,7 @@ async fn claims_that_go_hold_no_new_cluster_to_their_version() {
 /// `kubectl delete dec` and `kubectl apply` right after it: objects that are not garbage-collected
 /// yet still run, and answer.
 #[tokio::test]
-async fn a_new_resource_does_not_become_the_cluster_that_is_being_deleted() {
+async fn a_new_resource_does_not_adopt_the_cluster_being_deleted() {
     for (set_goes_last, claims_go) in [(true, true), (false, true), (true, false), (false, false)] {
         let world = World::settled().await;
         let controller = json!([{
@@ -200,7 +200,7 @@ async fn a_new_resource_does_not_become_the_cluster_that_is_being_deleted() {
 
 /// Because its claim is deleted, though its pod belongs to the right StatefulSet.
 #[tokio::test]
-async fn a_new_resource_does_not_become_a_cluster_whose_volumes_go() {
+async fn a_new_resource_does_not_adopt_volumes_being_deleted() {
     let world = World::new().await;
     world.look().await;
     world.start_pods();
@@ -217,7 +217,7 @@ async fn a_new_resource_does_not_become_a_cluster_whose_volumes_go() {
 }
 
 #[tokio::test]
-async fn which_cluster_had_members_is_on_the_stateful_set_for_good() {
+async fn the_stateful_set_keeps_the_cluster_id() {
     let world = World::settled().await;
     let said = || {
         let annotations = set(&world).metadata.annotations.unwrap();

@@ -78,7 +78,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_step_costs_quorum_and_peace_brings_the_spec(
+    fn no_step_costs_quorum_and_the_spec_is_reached_without_faults(
         replicas in select(vec![1_u32, 3, 5]),
         faults in prop::collection::vec(fault(), 0..120),
     ) {

@@ -88,7 +88,7 @@ fn phase(step: &Step) -> Option<BenchmarkPhase> {
 }
 
 #[test]
-fn a_run_is_recorded_then_made_then_noted_then_awaited() {
+fn a_run_is_recorded_and_its_job_created_and_awaited() {
     let mut observed = new();
     assert_eq!(plan(&observed), Step::Record);
     observed.recorded = recorded("1", false, false);
@@ -114,7 +114,7 @@ fn a_finished_run_is_not_repeated_because_its_job_is_gone() {
 }
 
 #[test]
-fn a_run_id_that_had_its_turn_does_not_begin_again() {
+fn a_run_id_is_never_used_twice() {
     let mut observed = new();
     observed.had_its_turn = true;
     observed.recorded = recorded("1", true, true);
@@ -131,7 +131,7 @@ fn a_run_id_that_had_its_turn_does_not_begin_again() {
 }
 
 #[test]
-fn failed_and_missing_results_are_different_ends() {
+fn failed_and_missing_results_have_different_reasons() {
     let mut observed = new();
     observed.recorded = recorded("1", true, false);
     assert_eq!(
@@ -163,7 +163,7 @@ fn reason(step: &Step) -> &'static str {
 }
 
 #[test]
-fn a_run_waits_for_others_on_its_target_and_is_not_lost_meanwhile() {
+fn a_run_waits_for_others_on_its_target() {
     let mut observed = new();
     observed.busy = Some("benchmark other".to_owned());
     assert_eq!(plan(&observed), Step::Record, "so that its turn comes");
@@ -183,7 +183,7 @@ fn a_run_waits_for_others_on_its_target_and_is_not_lost_meanwhile() {
 }
 
 #[test]
-fn a_suspended_benchmark_begins_nothing_and_ends_what_it_began() {
+fn a_suspended_benchmark_starts_nothing_but_finishes_its_run() {
     let mut observed = new();
     observed.suspended = true;
     assert_eq!(reason(&plan(&observed)), reasons::SUSPENDED);
@@ -197,7 +197,7 @@ fn a_suspended_benchmark_begins_nothing_and_ends_what_it_began() {
 }
 
 #[test]
-fn a_run_under_members_that_restarted_does_not_count() {
+fn a_run_during_a_member_restart_does_not_count() {
     let mut observed = new();
     let before = ["d-0 a/0", "d-1 b/0", "d-2 c/0"]
         .map(str::to_owned)
@@ -234,7 +234,7 @@ fn a_run_under_members_that_restarted_does_not_count() {
 }
 
 #[test]
-fn a_refused_job_is_asked_for_again_after_a_pause() {
+fn a_refused_job_is_retried_after_a_pause() {
     let mut observed = new();
     observed.recorded = recorded("1", false, false);
     observed.retry_in = Some(7);
@@ -244,7 +244,7 @@ fn a_refused_job_is_asked_for_again_after_a_pause() {
 }
 
 #[test]
-fn only_with_replace_does_a_run_end_the_one_before() {
+fn only_replace_cancels_the_run_in_progress() {
     let mut observed = new();
     observed.wanted_run = "20260502T0300Z".to_owned();
     observed.recorded = recorded("1", true, false);
@@ -259,7 +259,7 @@ fn only_with_replace_does_a_run_end_the_one_before() {
 }
 
 #[test]
-fn a_result_without_a_workload_is_no_success() {
+fn a_result_without_a_workload_does_not_succeed() {
     let mut observed = new();
     observed.recorded = recorded("1", true, false);
     observed.result = Some(Report::default());
@@ -267,7 +267,7 @@ fn a_result_without_a_workload_is_no_success() {
 }
 
 #[test]
-fn a_started_run_ends_before_the_next_begins() {
+fn a_started_run_ends_before_the_next_starts() {
     let mut observed = new();
     observed.wanted_run = "2".to_owned();
     observed.recorded = recorded("1", true, false);
@@ -289,7 +289,7 @@ fn a_cluster_that_is_not_ready_is_not_measured() {
 }
 
 #[test]
-fn the_other_system_is_measured_after_the_target_and_only_if_that_counts() {
+fn etcd_is_measured_only_after_a_result_that_counts() {
     let mut observed = new();
     observed.compares = true;
     observed.recorded = recorded("1", true, false);
@@ -316,7 +316,7 @@ fn the_other_system_is_measured_after_the_target_and_only_if_that_counts() {
 }
 
 #[test]
-fn a_missed_threshold_is_an_end_of_its_own() {
+fn a_missed_threshold_has_its_own_phase() {
     let mut observed = new();
     observed.recorded = recorded("1", true, false);
     observed.result = Some(report(result(0)));
@@ -330,7 +330,7 @@ fn a_missed_threshold_is_an_end_of_its_own() {
 }
 
 #[test]
-fn an_expired_resource_goes_once_its_run_has_ended() {
+fn an_expired_resource_is_deleted_after_its_run() {
     let mut observed = new();
     (observed.recorded, observed.expired) = (recorded("1", true, false), true);
     observed.job = job(JobState::Running);
@@ -340,7 +340,7 @@ fn an_expired_resource_goes_once_its_run_has_ended() {
 }
 
 #[test]
-fn a_run_of_the_schedule_waits_unrecorded_and_takes_no_runs_place() {
+fn a_scheduled_run_waits_without_being_recorded() {
     let mut observed = new();
     observed.wanted_run = "20260502T0300Z".to_owned();
     observed.due = Some(Timestamp::UNIX_EPOCH);
@@ -358,7 +358,7 @@ fn a_run_of_the_schedule_waits_unrecorded_and_takes_no_runs_place() {
 }
 
 #[test]
-fn a_recorded_run_of_the_schedule_does_not_begin_late() {
+fn a_recorded_scheduled_run_does_not_start_late() {
     let mut observed = new();
     observed.recorded = recorded("20260502T0300Z", false, false);
     observed.overdue = true;

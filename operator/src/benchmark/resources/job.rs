@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_says_what_it_loads() {
+    fn labels_name_the_target_of_a_job() {
         let target = |spec: &str, leg| {
             let benchmark = Benchmark {
                 leg,
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn its_pod_names_no_user_where_the_platform_picks_one() {
+    fn a_jobs_pod_names_no_user_if_the_platform_assigns_one() {
         let benchmark = Benchmark {
             user: pod::User::Assigned,
             ..benchmark("{workload: put, target: {clusterRef: {name: demo}}}")
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_happens_once_and_is_not_cleaned_away_before_its_result() {
+    fn a_job_runs_once_and_has_no_ttl_before_its_result() {
         let job = build(&benchmark(
             "{workload: put, timeoutSeconds: 60, target: {clusterRef: {name: demo}}}",
         ));

@@ -105,7 +105,7 @@ mod tests {
     use crate::benchmark::resources::tests::benchmark;
 
     #[test]
-    fn one_place_has_one_name_wherever_it_is_spoken_of() {
+    fn a_service_has_one_name_in_all_namespaces() {
         let etcd = "etcd.infra:2379".to_owned();
         for same in [
             "etcd.infra:2379",
@@ -160,7 +160,7 @@ mod tests {
 
     /// Also where its names do not show that it is one.
     #[test]
-    fn a_pod_is_known_however_its_address_is_written() {
+    fn a_pod_is_recognized_in_every_form_of_its_address() {
         let pod = "db-0.headless.infra:2379".to_owned();
         for (same, namespace) in [
             ("db-0.headless.infra:2379", "test"),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_loads_what_its_benchmark_says_of_its_leg() {
+    fn a_job_loads_the_target_of_its_leg() {
         let mut both = benchmark(
             "{profile: quick, target: {clusterRef: {name: demo}},
               compareWith: {etcd: {endpoints: [etcd-0.etcd:2379, e:2379]}}}",

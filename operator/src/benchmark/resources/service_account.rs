@@ -18,7 +18,7 @@ mod tests {
     use crate::benchmark::resources::tests::benchmark;
 
     #[test]
-    fn only_who_asks_gets_the_token() {
+    fn no_token_is_mounted_by_default() {
         let account = super::build(&benchmark("{workload: put, target: {}}"));
         assert_eq!(account.automount_service_account_token, Some(false));
     }

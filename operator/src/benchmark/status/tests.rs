@@ -35,7 +35,7 @@ fn look(resource: &mut DEngineBenchmark, observed: &Observed, second: i64) -> St
 }
 
 #[test]
-fn a_run_that_can_not_begin_leaves_the_one_that_ended_alone() {
+fn a_run_that_can_not_start_leaves_the_last_result() {
     for posted in [Some(report(result(0))), None] {
         let mut resource = resource();
         resource.status = Some(DEngineBenchmarkStatus {
@@ -63,7 +63,7 @@ fn a_run_that_can_not_begin_leaves_the_one_that_ended_alone() {
 }
 
 #[test]
-fn more_is_missed_than_a_status_has_room_for() {
+fn missed_thresholds_are_cut_to_the_limit() {
     let workload = |number: u32| RunResult {
         name: format!("w{number}"),
         ..result(0)
@@ -93,7 +93,7 @@ fn more_is_missed_than_a_status_has_room_for() {
 
 /// The API server would refuse a longer status as a whole, with every retry.
 #[test]
-fn what_the_schema_does_not_let_in_is_cut() {
+fn a_status_is_cut_to_the_limits_of_its_schema() {
     let workload = |number: u32| RunResult {
         name: format!("w{number}"),
         durability: Some("fsync ".repeat(20)),
@@ -126,14 +126,14 @@ fn what_the_schema_does_not_let_in_is_cut() {
 }
 
 #[test]
-fn latencies_read_as_people_write_them() {
+fn latencies_have_readable_units() {
     assert_eq!(microseconds(812), "812µs");
     assert_eq!(microseconds(1_240), "1.24ms");
     assert_eq!(microseconds(2_310_000), "2.31s");
 }
 
 #[test]
-fn a_new_run_forgets_the_numbers_of_the_one_before() {
+fn a_new_run_clears_the_last_numbers() {
     let mut resource = resource();
     resource.status = Some(DEngineBenchmarkStatus {
         ops_per_second: Some(5),
@@ -164,7 +164,7 @@ fn condition(resource: &DEngineBenchmark, type_: &str) -> (String, String, Strin
 }
 
 #[test]
-fn a_job_that_is_refused_again_and_again_ends_the_run() {
+fn a_job_that_is_refused_every_time_ends_the_run() {
     let mut resource = resource();
     look(&mut resource, &wanted("1"), 1);
     let mut refuse = |retry_in, second| {
@@ -194,7 +194,7 @@ fn a_job_that_is_refused_again_and_again_ends_the_run() {
 }
 
 #[test]
-fn a_phase_of_a_newer_version_ends_nothing_again() {
+fn an_unknown_phase_does_not_end_a_run_again() {
     let mut resource = resource();
     resource.status = Some(DEngineBenchmarkStatus {
         run_id: Some("1".to_owned()),
@@ -207,7 +207,7 @@ fn a_phase_of_a_newer_version_ends_nothing_again() {
 }
 
 #[test]
-fn the_members_that_the_load_began_with_are_kept() {
+fn the_members_at_the_start_of_the_load_are_recorded() {
     let mut resource = resource();
     look(&mut resource, &wanted("1"), 1);
     let mut observed = wanted("1");
@@ -219,7 +219,7 @@ fn the_members_that_the_load_began_with_are_kept() {
 }
 
 #[test]
-fn why_a_jobs_pod_does_not_run_is_said() {
+fn the_status_shows_why_a_jobs_pod_does_not_run() {
     let mut resource = resource();
     resource.status = Some(DEngineBenchmarkStatus {
         run_id: Some("1".to_owned()),
@@ -255,7 +255,7 @@ fn why_a_jobs_pod_does_not_run_is_said() {
 }
 
 #[test]
-fn skipped_runs_of_the_schedule_are_counted_whatever_the_step_is() {
+fn skipped_runs_are_counted_with_every_step() {
     let mut resource = resource();
     let running = DEngineBenchmarkStatus {
         run_id: Some("1".to_owned()),
@@ -312,7 +312,7 @@ fn observed_run(run_id: &str) -> Observed {
 }
 
 #[test]
-fn a_moment_is_waited_for_until_its_run_is_recorded() {
+fn the_next_time_stays_until_its_run_is_recorded() {
     let mut resource = resource();
     let moment: Timestamp = "2026-05-02T03:00:00Z".parse().unwrap();
     let mut observed = Observed {
@@ -330,7 +330,7 @@ fn a_moment_is_waited_for_until_its_run_is_recorded() {
 }
 
 #[test]
-fn what_did_not_change_is_not_written() {
+fn an_unchanged_status_is_not_written() {
     let mut resource = resource();
     let refuse = Step::Refuse {
         reason: "TargetNotReady",
@@ -343,7 +343,7 @@ fn what_did_not_change_is_not_written() {
 }
 
 #[test]
-fn an_edit_that_is_taken_back_leaves_no_condition() {
+fn a_reverted_edit_leaves_no_condition() {
     let ended = DEngineBenchmarkStatus {
         run_id: Some("1".to_owned()),
         phase: Some(BenchmarkPhase::Succeeded),
@@ -376,7 +376,7 @@ fn an_edit_that_is_taken_back_leaves_no_condition() {
 }
 
 #[test]
-fn a_condition_of_another_version_goes() {
+fn a_condition_of_another_version_is_removed() {
     let mut resource = resource();
     look(&mut resource, &wanted("1"), 1);
     let status = resource.status.as_mut().unwrap();
@@ -389,7 +389,7 @@ fn a_condition_of_another_version_goes() {
 
 /// An invalid schedule starts no run, so nothing else would show why.
 #[test]
-fn an_edit_that_can_not_be_carried_out_is_said_although_nothing_begins() {
+fn an_invalid_edit_is_reported_though_nothing_starts() {
     let mut resource = resource();
     resource.status = Some(DEngineBenchmarkStatus {
         run_id: Some("1".to_owned()),
@@ -407,7 +407,7 @@ fn an_edit_that_can_not_be_carried_out_is_said_although_nothing_begins() {
 }
 
 #[test]
-fn keys_that_a_run_left_are_told_of_also_after_its_end() {
+fn keys_left_by_a_run_are_reported_after_its_end() {
     let mut resource = resource();
     resource.status = Some(DEngineBenchmarkStatus {
         run_id: Some("1".to_owned()),

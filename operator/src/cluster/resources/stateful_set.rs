@@ -366,7 +366,7 @@ mod tests {
     /// OpenShift refuses pods with a user of their own. Members that already run as the images'
     /// user are not restarted.
     #[test]
-    fn pods_name_no_user_where_the_platform_picks_one() {
+    fn pods_name_no_user_if_the_platform_assigns_one() {
         let fixed = cluster("demo");
         let assigned = Cluster {
             user: User::Assigned,
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn members_advertise_the_name_that_outlives_their_pod() {
+    fn members_advertise_a_name_that_outlives_their_pod() {
         let args = pod_spec(&cluster("demo")).containers[0]
             .args
             .clone()
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn members_listen_on_every_address_and_serve_on_while_they_stop() {
+    fn members_listen_on_every_address_and_serve_while_stopping() {
         let container = pod_spec(&cluster("demo")).containers.remove(0);
         let sleep = container.lifecycle.unwrap().pre_stop.unwrap().sleep;
         assert_eq!(sleep.unwrap().seconds, 2);
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_are_not_set_stay_the_servers() {
+    fn unset_settings_keep_the_servers_default() {
         let names = |spec: &str| -> Vec<String> {
             let env = env(&cluster_with("demo", spec).spec.engine);
             env.into_iter().map(|variable| variable.name).collect()
@@ -487,7 +487,7 @@ mod tests {
     /// operator is upgraded. If it has to change: say so in the CHANGELOG, and write the new hash
     /// here.
     #[test]
-    fn an_operator_upgrade_rolls_nothing() {
+    fn an_operator_upgrade_restarts_no_member() {
         assert_eq!(template_hash(&cluster("demo")), "1688aad01811be30");
     }
 
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn the_claim_template_keeps_the_size_that_it_was_made_with() {
+    fn the_claim_template_keeps_its_size() {
         let grown = cluster_with("demo", "{storage: {size: 2Gi}}");
         let spec = build(&grown, 3, Some("1Gi")).spec.unwrap();
         let claim = spec.volume_claim_templates.unwrap().remove(0).spec.unwrap();

@@ -93,7 +93,7 @@ fn status_of(observed: Observed, step: Step) -> DEngineClusterStatus {
 }
 
 #[test]
-fn a_full_disk_is_said_with_what_to_do() {
+fn a_full_disk_is_reported_with_what_to_do() {
     let mut full = healthy();
     let fine = status_of(full.clone(), Step::Done);
     let report = full.pods.get_mut(&2).unwrap().report.as_mut();
@@ -126,7 +126,7 @@ fn a_full_disk_is_said_with_what_to_do() {
 }
 
 #[test]
-fn volumes_that_do_not_grow_are_said_and_the_cluster_stays_ready() {
+fn a_failed_expansion_is_reported_and_the_cluster_stays_ready() {
     let mut outcome = outcome(healthy(), Step::Done);
     if let Outcome::Observed { error, .. } = &mut outcome {
         *error = Some((reasons::EXPANDING_VOLUMES, "it can not grow".to_owned()));
@@ -155,7 +155,7 @@ fn a_healthy_cluster_is_ready() {
 }
 
 #[test]
-fn what_did_not_change_is_not_written() {
+fn an_unchanged_status_is_not_written() {
     let mut resource = resource_with("demo", "{}");
     let outcome = outcome(healthy(), Step::Done);
     resource.status = Some(derive(&resource, &outcome, Vec::new(), at(1)));
@@ -227,7 +227,7 @@ fn said(status: &DEngineClusterStatus, type_: &str) -> (String, String, String) 
 }
 
 #[test]
-fn nobody_is_woken_for_a_cluster_that_is_being_made() {
+fn a_cluster_that_is_being_created_triggers_no_alert() {
     let new = Observed {
         stateful_set_replicas: Some(3),
         pods: (0..3).map(|ordinal| (ordinal, Pod::default())).collect(),
@@ -246,7 +246,7 @@ fn nobody_is_woken_for_a_cluster_that_is_being_made() {
 
 /// Its members existed before this resource: they are missed, though its status never listed one.
 #[test]
-fn a_cluster_that_was_adopted_and_has_no_quorum_wakes_somebody() {
+fn an_adopted_cluster_without_a_quorum_triggers_an_alert() {
     let adopted = Observed {
         had_members: false,
         membership: None,
@@ -283,7 +283,7 @@ fn a_majority_whose_disks_hang_is_no_quorum() {
 }
 
 #[test]
-fn a_member_that_runs_and_is_silent_is_told_of() {
+fn a_silent_member_is_reported() {
     let mut observed = healthy();
     let away = observed.pods.get_mut(&2).unwrap();
     away.report = None;
@@ -296,7 +296,7 @@ fn a_member_that_runs_and_is_silent_is_told_of() {
 /// A NetworkPolicy that keeps the operator from all members hides the quorum from it: the
 /// conditions must say so.
 #[test]
-fn what_keeps_the_quorum_from_sight_is_told_with_its_loss() {
+fn a_lost_quorum_is_reported_with_its_cause() {
     let mut observed = healthy();
     observed.membership = None;
     for pod in observed.pods.values_mut() {
@@ -317,7 +317,7 @@ fn what_keeps_the_quorum_from_sight_is_told_with_its_loss() {
 }
 
 #[test]
-fn whoever_is_waited_for_what_keeps_pods_from_running_is_told() {
+fn every_wait_is_reported_with_its_cause() {
     let name = || "demo-2".to_owned();
     for waiting in [
         Waiting::Pods([2].into()),
@@ -340,7 +340,7 @@ fn whoever_is_waited_for_what_keeps_pods_from_running_is_told() {
 }
 
 #[test]
-fn a_member_that_is_away_is_no_spec_that_is_met() {
+fn an_unavailable_member_does_not_meet_the_spec() {
     let mut observed = healthy();
     let away = observed.pods.get_mut(&2).unwrap();
     away.report = None;
@@ -360,7 +360,7 @@ fn a_member_that_is_away_is_no_spec_that_is_met() {
 /// After the replacement of a member whose node is gone: two vote, and the third has a pod that can
 /// not be scheduled.
 #[test]
-fn fewer_members_than_specified_are_no_spec_that_is_met() {
+fn fewer_members_do_not_meet_the_spec() {
     let mut observed = healthy();
     observed.membership.as_mut().unwrap().members.pop();
     let pending = observed.pods.get_mut(&2).unwrap();
@@ -394,7 +394,7 @@ fn fewer_members_than_specified_are_no_spec_that_is_met() {
 }
 
 #[test]
-fn pods_that_are_refused_have_their_cause_everywhere() {
+fn refused_pods_are_reported_in_every_condition() {
     let mut observed = healthy();
     observed.pods.remove(&2);
     observed.refused = Some("pods \"demo-2\" is forbidden: exceeded quota".to_owned());
@@ -406,7 +406,7 @@ fn pods_that_are_refused_have_their_cause_everywhere() {
 }
 
 #[test]
-fn a_refused_version_is_said_and_nothing_is_ready_for_it() {
+fn a_refused_version_is_reported_and_the_cluster_stays_ready() {
     let mut outcome = outcome(healthy(), Step::Done);
     if let Outcome::Observed { notice, .. } = &mut outcome {
         let message = "it skips versions".to_owned();
@@ -420,7 +420,7 @@ fn a_refused_version_is_said_and_nothing_is_ready_for_it() {
 }
 
 #[test]
-fn what_every_member_has_run_is_written_down_and_only_goes_up() {
+fn the_recorded_version_only_rises() {
     let status = status_of(healthy(), Step::Done);
     assert_eq!(status.cluster_version.as_deref(), Some("0.8.0"));
     let mut resource = resource_with("demo", "{}");
@@ -434,7 +434,7 @@ fn what_every_member_has_run_is_written_down_and_only_goes_up() {
 }
 
 #[test]
-fn conditions_end() {
+fn conditions_are_removed_or_unknown_when_the_spec_is_invalid() {
     let mut resource = resource_with("demo", "{}");
     let observed = outcome(healthy(), Step::Done);
     let mut before = derive(&resource, &observed, Vec::new(), at(1));
@@ -462,7 +462,7 @@ fn conditions_end() {
 }
 
 #[test]
-fn paused_and_invalid_say_so() {
+fn paused_and_invalid_are_phases() {
     let Outcome::Observed {
         observed,
         wanted,
@@ -492,7 +492,7 @@ fn paused_and_invalid_say_so() {
 
 /// A member that was added by hand may have any name; messages of webhooks may be long.
 #[test]
-fn what_the_schema_does_not_let_in_is_cut() {
+fn a_status_is_cut_to_the_limits_of_its_schema() {
     let mut observed = healthy();
     let members = &mut observed.membership.as_mut().unwrap().members;
     let stranger = Member {

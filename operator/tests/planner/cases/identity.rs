@@ -31,7 +31,7 @@ fn a_new_cluster_is_recorded_before_it_is_bootstrapped() {
 }
 
 #[test]
-fn no_cluster_is_drawn_while_a_folder_could_still_hold_one() {
+fn no_cluster_is_formed_while_a_data_directory_may_hold_one() {
     let mut observed = new_cluster(3);
     pod(&mut observed, 2).report = None;
     let waiting = Step::Wait(Waiting::Pods(BTreeSet::from([2])));
@@ -39,7 +39,7 @@ fn no_cluster_is_drawn_while_a_folder_could_still_hold_one() {
 }
 
 #[test]
-fn a_lost_status_adopts_what_a_quorum_of_folders_says() {
+fn a_lost_status_adopts_the_cluster_of_a_quorum() {
     let mut observed = new_cluster(3);
     identify(pod(&mut observed, 0), CLUSTER, 1);
     identify(pod(&mut observed, 1), CLUSTER, 2);
@@ -57,7 +57,7 @@ fn a_lost_status_adopts_what_a_quorum_of_folders_says() {
 
 /// The resource was deleted and recreated; its former objects are not garbage-collected yet.
 #[test]
-fn a_cluster_that_goes_is_not_adopted() {
+fn a_cluster_being_deleted_is_not_adopted() {
     let all_leave = Step::Wait(Waiting::Gone(BTreeSet::from([0, 1, 2])));
     let going = |ordinal| Claim {
         terminating: true,
@@ -91,7 +91,7 @@ fn a_cluster_that_goes_is_not_adopted() {
 
 /// The pods of the next StatefulSet report the cluster of the retained claims.
 #[test]
-fn a_majority_of_its_own_pods_is_adopted_while_another_yet_goes() {
+fn a_majority_is_adopted_while_another_pod_is_being_deleted() {
     let mut observed = new_cluster(3);
     for ordinal in 0..3 {
         identify(pod(&mut observed, ordinal), CLUSTER, u64::from(ordinal) + 1);
@@ -110,7 +110,7 @@ fn a_majority_of_its_own_pods_is_adopted_while_another_yet_goes() {
 }
 
 #[test]
-fn the_first_voter_is_made_in_no_folder_that_goes() {
+fn no_data_directory_being_deleted_becomes_the_first_voter() {
     let mut observed = new_cluster(3);
     observed.cluster_id = Some(CLUSTER);
     observed.seed_folder_id = Some(folder(1));
@@ -129,7 +129,7 @@ fn the_first_voter_is_made_in_no_folder_that_goes() {
 }
 
 #[test]
-fn folders_of_two_clusters_are_left_to_a_person() {
+fn data_directories_of_two_clusters_block() {
     let mut observed = new_cluster(3);
     identify(pod(&mut observed, 0), 1, 1);
     identify(pod(&mut observed, 1), 2, 1);
@@ -158,7 +158,7 @@ fn a_wiped_single_member_never_forms_a_second_cluster() {
 
 /// Or restored without the cluster's id.
 #[test]
-fn a_lost_status_forms_no_second_cluster_over_volumes_that_were_lost_too() {
+fn a_lost_status_forms_no_second_cluster_over_lost_volumes() {
     let mut observed = new_cluster(3);
     observed.had_members = true;
     let blocked = Step::Blocked(Blocked::AllEmpty);
@@ -200,7 +200,7 @@ fn a_new_cluster_does_not_wait_for_a_pod_that_never_had_a_volume() {
 }
 
 #[test]
-fn a_seed_that_is_gone_before_it_mattered_is_said_to_be_that() {
+fn a_lost_seed_is_reported() {
     let mut observed = new_cluster(3);
     observed.cluster_id = Some(CLUSTER);
     observed.seed_folder_id = Some("gone".to_owned());

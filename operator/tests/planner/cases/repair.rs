@@ -64,7 +64,7 @@ fn is_marked_and_removed(observed: &mut Observed, replicas: u32, why: Removal) {
 }
 
 #[test]
-fn a_member_with_a_damaged_folder_is_replaced_before_anything_else() {
+fn a_member_with_a_damaged_data_directory_is_replaced_first() {
     let mut observed = broken(healthy(3), 1, Broken::Folder);
     let record = Step::Record(Record::Replacement {
         ordinal: 1,
@@ -87,7 +87,7 @@ fn a_member_with_a_damaged_folder_is_replaced_before_anything_else() {
 }
 
 #[test]
-fn what_was_given_up_is_kept_until_another_votes() {
+fn a_replaced_members_volume_is_kept_until_another_votes() {
     let mut observed = broken(healthy(3), 1, Broken::Crashing);
     observed.claims.get_mut(&1).unwrap().volume = Some("pv-1".to_owned());
     replaced(&mut observed, 1, 2, false);
@@ -149,7 +149,7 @@ fn what_was_given_up_is_kept_until_another_votes() {
 }
 
 #[test]
-fn a_damaged_member_stays_while_the_rest_is_no_majority() {
+fn a_damaged_member_stays_without_a_majority_of_others() {
     let mut observed = broken(healthy(5), 1, Broken::Folder);
     for away in [3, 4] {
         pod(&mut observed, away).report = None;
@@ -161,7 +161,7 @@ fn a_damaged_member_stays_while_the_rest_is_no_majority() {
 }
 
 #[test]
-fn a_crashing_member_is_given_up_only_if_another_serves_with_its_template() {
+fn a_crashing_member_is_replaced_only_if_its_template_works() {
     let mut observed = broken(healthy(3), 1, Broken::Crashing);
     assert!(matches!(
         plan(&observed, &wanted(3)),
@@ -192,7 +192,7 @@ fn a_member_whose_volume_is_gone_is_replaced() {
 }
 
 #[test]
-fn a_lost_volume_is_looked_at_before_the_pod_that_never_ends() {
+fn a_lost_volume_counts_though_its_pod_never_ends() {
     let mut observed = healthy(3);
     let away = pod(&mut observed, 1);
     (away.report, away.ready, away.terminating) = (None, false, true);
@@ -243,7 +243,7 @@ fn a_claim_that_was_not_marked_is_never_deleted() {
 }
 
 #[test]
-fn a_removed_member_that_comes_back_is_cleared_if_we_removed_it() {
+fn a_removed_member_that_comes_back_is_deleted_if_marked() {
     let mut observed = healthy(3);
     observed.stateful_set_replicas = Some(5);
     observed.pods.insert(3, pod_of(3, 9));
@@ -286,7 +286,7 @@ fn a_bad_image_can_be_undone_without_a_quorum() {
 
 /// Without a quorum its volume may be needed for one.
 #[test]
-fn a_stuck_pod_whose_claim_was_deleted_is_not_taken_from_its_volume() {
+fn a_stuck_pod_whose_claim_was_deleted_stays() {
     let mut observed = healthy(3);
     observed.membership = None;
     for ordinal in 0..2 {
@@ -311,7 +311,7 @@ fn without_its_node(mut observed: Observed) -> Observed {
 }
 
 #[test]
-fn a_claim_that_a_person_deleted_is_a_volume_that_was_given_up() {
+fn a_claim_deleted_by_hand_gives_up_its_volume() {
     let mut observed = without_its_node(healthy(3));
     assert_eq!(plan(&observed, &wanted(3)), Step::Done, "it may come back");
     observed.claims.get_mut(&1).unwrap().terminating = true;
@@ -328,7 +328,7 @@ fn a_claim_that_a_person_deleted_is_a_volume_that_was_given_up() {
 }
 
 #[test]
-fn a_deleted_claim_whose_member_serves_stays_with_it() {
+fn a_serving_member_keeps_its_deleted_claim() {
     let mut observed = healthy(3);
     observed.claims.get_mut(&1).unwrap().terminating = true;
     assert_eq!(plan(&observed, &wanted(3)), Step::Done);
@@ -340,7 +340,7 @@ fn a_deleted_claim_whose_member_serves_stays_with_it() {
 
 /// It still serves for a while, and may be the leader, which is never removed.
 #[test]
-fn a_pod_that_was_only_just_told_to_end_is_not_away() {
+fn a_pod_that_was_just_deleted_is_not_down() {
     let mut observed = healthy(3);
     observed.claims.get_mut(&0).unwrap().terminating = true;
     let ending = pod(&mut observed, 0);
@@ -356,7 +356,7 @@ fn a_pod_that_was_only_just_told_to_end_is_not_away() {
 }
 
 #[test]
-fn a_volume_that_was_given_up_is_kept_while_it_may_be_needed() {
+fn a_replaced_members_volume_is_kept_while_it_may_be_needed() {
     let mut observed = without_its_node(healthy(3));
     observed.claims.get_mut(&1).unwrap().terminating = true;
     pod(&mut observed, 2).report = None;
@@ -369,7 +369,7 @@ fn a_volume_that_was_given_up_is_kept_while_it_may_be_needed() {
 }
 
 #[test]
-fn a_pod_that_waits_for_a_claim_that_is_going_is_not_in_its_way() {
+fn a_pod_that_waits_for_a_deleted_claim_is_restarted() {
     let mut observed = without_its_node(healthy(3));
     members(&mut observed).remove(1);
     let waiting = Step::Wait(Waiting::Pods(BTreeSet::from([1])));

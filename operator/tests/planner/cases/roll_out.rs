@@ -7,7 +7,7 @@ use dengine_operator::cluster::versions::Version;
 use super::{empty_pod, healthy, members, pod, restart, wanted};
 
 #[test]
-fn a_roll_out_stops_at_a_version_that_may_not_follow() {
+fn a_rolling_update_stops_at_a_version_that_may_not_follow() {
     let says = |observed: &mut Observed, ordinal: u32, template: &str, version: &str| {
         let pod = pod(observed, ordinal);
         pod.template_hash = Some(template.to_owned());
@@ -42,7 +42,7 @@ fn a_roll_out_stops_at_a_version_that_may_not_follow() {
 }
 
 #[test]
-fn whoever_lags_most_is_restarted_before_who_does_not() {
+fn the_member_that_lags_most_is_restarted_first() {
     let mut observed = healthy(5);
     for ordinal in 0..5 {
         pod(&mut observed, ordinal).template_hash = Some("old".to_owned());
@@ -62,7 +62,7 @@ fn whoever_lags_most_is_restarted_before_who_does_not() {
 }
 
 #[test]
-fn a_roll_out_takes_the_leader_last_and_hands_over_first() {
+fn a_rolling_update_restarts_the_leader_last() {
     let mut observed = healthy(3);
     for ordinal in 0..3 {
         pod(&mut observed, ordinal).template_hash = Some("old".to_owned());
@@ -93,7 +93,7 @@ fn a_roll_out_takes_the_leader_last_and_hands_over_first() {
 /// However many others there are. Kubernetes does not end its pod, and only people know whether the
 /// node comes back.
 #[test]
-fn a_roll_out_waits_for_a_member_on_a_dead_node() {
+fn a_rolling_update_waits_for_a_member_on_a_dead_node() {
     for size in [3, 5, 7] {
         let mut observed = healthy(size);
         for ordinal in 0..size {
@@ -111,7 +111,7 @@ fn a_roll_out_waits_for_a_member_on_a_dead_node() {
 
 /// Its claim was deleted: the volume would be deleted with the pod.
 #[test]
-fn a_roll_out_leaves_a_member_alone_whose_claim_was_deleted() {
+fn a_rolling_update_skips_a_member_whose_claim_was_deleted() {
     let mut observed = healthy(3);
     for ordinal in 0..3 {
         pod(&mut observed, ordinal).template_hash = Some("old".to_owned());
@@ -145,7 +145,7 @@ fn a_roll_out_leaves_a_member_alone_whose_claim_was_deleted() {
 }
 
 #[test]
-fn a_claim_that_holds_no_members_data_keeps_nobody_from_a_restart() {
+fn a_claim_without_a_member_blocks_no_restart() {
     let mut observed = healthy(3);
     let newcomer = empty_pod(3);
     observed.pods.insert(3, newcomer);

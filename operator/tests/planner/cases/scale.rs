@@ -8,7 +8,7 @@ use dengine_operator::cluster::plan::{
 use super::{CLUSTER, empty_pod, folder, healthy, member, members, pod, pod_of, wanted};
 
 #[test]
-fn newcomers_are_added_told_and_promoted_one_at_a_time() {
+fn members_are_added_joined_and_promoted_one_at_a_time() {
     let mut observed = healthy(1);
     observed.pods.insert(1, empty_pod(1));
     observed.pods.insert(2, empty_pod(2));
@@ -54,7 +54,7 @@ fn newcomers_are_added_told_and_promoted_one_at_a_time() {
 }
 
 #[test]
-fn a_pod_that_is_briefly_gone_is_no_scale_in() {
+fn a_pod_that_is_briefly_gone_is_not_scaled_down() {
     let mut observed = healthy(3);
     observed.pods.remove(&1);
     members(&mut observed)[1].reachable = false;
@@ -101,7 +101,7 @@ fn scaling_down_marks_removes_shrinks_and_only_then_deletes() {
 }
 
 #[test]
-fn a_leader_that_is_too_many_hands_over_first() {
+fn a_surplus_leader_transfers_leadership_first() {
     let mut observed = healthy(3);
     members(&mut observed)[0].leader = false;
     members(&mut observed)[2].leader = true;
@@ -126,7 +126,7 @@ fn nothing_is_removed_when_the_rest_has_no_healthy_majority() {
 }
 
 #[test]
-fn a_cluster_does_not_shrink_around_a_member_that_is_away() {
+fn a_cluster_does_not_shrink_while_a_member_is_unavailable() {
     let all_away = |ordinals: &[u32]| {
         let mut observed = healthy(5);
         for member in members(&mut observed) {
@@ -158,7 +158,7 @@ fn a_cluster_does_not_shrink_around_a_member_that_is_away() {
 
 /// Its disk is full: it answers the leader's heartbeats, and acknowledges nothing.
 #[test]
-fn a_cluster_does_not_shrink_around_a_member_that_is_not_ready() {
+fn a_cluster_does_not_shrink_while_a_member_is_not_ready() {
     let mut observed = healthy(4);
     pod(&mut observed, 1).ready = false;
     let blocked = Step::Blocked(Blocked::ScaleDown {
