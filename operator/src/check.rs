@@ -27,7 +27,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
         .context("the Kubernetes API can not be found")?;
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match look(&client, options).await {
+        match check(&client, options).await {
             Ok(holder) => {
                 tracing::info!(holder, "the operator works");
                 return Ok(());
@@ -39,7 +39,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-async fn look(client: &Client, options: &Options) -> anyhow::Result<String> {
+async fn check(client: &Client, options: &Options) -> anyhow::Result<String> {
     let version = format!("{GROUP}/{VERSION}");
     let served = client
         .list_api_group_resources(&version)

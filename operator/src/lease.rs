@@ -13,7 +13,7 @@ use crate::options::Options;
 
 /// How often the lease is read within its duration, plus one read near its end. Three or four reads
 /// in ten seconds are most of the requests of an idle operator.
-const LOOKS: u32 = 5;
+const READS: u32 = 5;
 /// After a failed read the next one comes this many times sooner: between two renewals there may be
 /// time for only two reads.
 const SOONER: u32 = 10;
@@ -47,19 +47,19 @@ async fn until_lost(
     lasts: Duration,
     now: impl Fn() -> Timestamp,
 ) {
-    let pause = lasts / LOOKS;
+    let pause = lasts / READS;
     let mut next = Duration::ZERO;
     let mut held = Held::Since(now());
     let mut first_seen = Instant::now();
     while let Some(left) = time_left(held, first_seen.elapsed(), now(), lasts) {
         // If this read is not answered, there is time for two more.
         let (wait, longest) = (next.min(left / 3), pause.min(left / 3));
-        let look = async {
+        let read_lease = async {
             sleep(wait).await;
             timeout(longest, api.get(name)).await
         };
         next = pause / SOONER;
-        match timeout(left, look).await.and_then(|answer| answer) {
+        match timeout(left, read_lease).await.and_then(|answer| answer) {
             Ok(Ok(lease)) => {
                 let seen = read(&lease.spec.unwrap_or_default(), holder);
                 if seen != held {
@@ -176,7 +176,7 @@ mod tests {
         let in_time = timeout(2 * lasts, lost).await;
         assert!(in_time.is_ok(), "it works on");
         assert!(begun.elapsed() < lasts, "another may work by now");
-        assert!(begun.elapsed() >= lasts - lasts / LOOKS, "too early");
+        assert!(begun.elapsed() >= lasts - lasts / READS, "too early");
     }
 
     /// While the clock lags behind, no time seems to pass.

@@ -13,7 +13,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Membership changes wait for a quorum.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A member that hangs must not hold up the reconciliation.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+const OBSERVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connections that are kept: a thousand clusters of three, and some more. Beyond it, the least
 /// recently used are closed.
@@ -74,7 +74,7 @@ impl Members {
         }
         let started = Instant::now();
         let asked = async { self.client(ip).await.ok()?.status().await.ok() };
-        let answer = timeout(LOOK_TIMEOUT, asked).await.ok().flatten();
+        let answer = timeout(OBSERVE_TIMEOUT, asked).await.ok().flatten();
         if answer.is_none() {
             let mut addresses = self.addresses.lock().await;
             addresses.did_not_answer(ip, started.elapsed(), Instant::now());
@@ -85,7 +85,7 @@ impl Members {
     /// The member list, confirmed by a quorum; `None` if no quorum answers through this member.
     pub(crate) async fn members(&self, ip: &str) -> Option<v1::MembersResponse> {
         let client = self.client(ip).await.ok()?;
-        timeout(LOOK_TIMEOUT, client.members()).await.ok()?.ok()
+        timeout(OBSERVE_TIMEOUT, client.members()).await.ok()?.ok()
     }
 
     /// A connection for one change.

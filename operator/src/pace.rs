@@ -17,32 +17,26 @@ pub(crate) struct Pace {
 
 #[derive(Debug)]
 struct Seen {
-    looks_like: String,
+    state: String,
     times: u32,
 }
 
 impl Pace {
     /// The time to the next reconciliation, from `least` on and doubling up to `most` while the
     /// status stays the same.
-    pub(crate) fn next(
-        &self,
-        uid: &str,
-        looks_like: &str,
-        least: Duration,
-        most: Duration,
-    ) -> Duration {
+    pub(crate) fn next(&self, uid: &str, state: &str, least: Duration, most: Duration) -> Duration {
         let mut seen = self.seen.lock().expect("nobody panics with the lock");
         if seen.len() >= KEPT_MAX {
             seen.clear();
         }
         let last = seen.entry(uid.to_owned()).or_insert_with(|| Seen {
-            looks_like: String::new(),
+            state: String::new(),
             times: 0,
         });
-        if last.looks_like == looks_like {
+        if last.state == state {
             last.times = last.times.saturating_add(1);
         } else {
-            (last.looks_like, last.times) = (looks_like.to_owned(), 0);
+            (last.state, last.times) = (state.to_owned(), 0);
         }
         let factor = 2_u32.saturating_pow(last.times);
         least.saturating_mul(factor).min(most)
@@ -56,9 +50,9 @@ mod tests {
     #[test]
     fn an_unchanged_cluster_is_reconciled_less_often() {
         let pace = Pace::default();
-        let next = |looks: &str| {
+        let next = |state: &str| {
             let (least, most) = (Duration::from_secs(3), Duration::from_secs(30));
-            pace.next("demo", looks, least, most).as_secs()
+            pace.next("demo", state, least, most).as_secs()
         };
         let pauses: Vec<u64> = (0..6).map(|_| next("fine")).collect();
         assert_eq!(pauses, [3, 6, 12, 24, 30, 30]);

@@ -78,14 +78,14 @@ mod tests {
 
     /// Ends of one pod with these exit codes, a minute apart.
     fn seen(ends: &Ends, since: i64, codes: &[i32]) -> u32 {
-        let looks = (1..).zip(codes).map(|(minute, code)| {
+        let ends_seen = (1..).zip(codes).map(|(minute, code)| {
             let mut pod = crashing(since, since + 60 * minute);
             ended_with(&mut pod, *code, "Error");
             // Counted once, however often it is seen.
             assert_eq!(ends.of(&pod), ends.of(&pod));
             ends.of(&pod)
         });
-        looks.last().unwrap_or_default()
+        ends_seen.last().unwrap_or_default()
     }
 
     #[test]

@@ -318,8 +318,8 @@ fn requeue(
         },
     };
     let uid = resource.metadata.uid.as_deref().unwrap_or_default();
-    let looks_like = serde_json::to_value(status).expect("a status is plain data");
-    context.pace.next(uid, &hash::of(&looks_like), poll, most)
+    let state = serde_json::to_value(status).expect("a status is plain data");
+    context.pace.next(uid, &hash::of(&state), poll, most)
 }
 
 /// When to retry a reconciliation that failed.

@@ -23,7 +23,7 @@ fn wanted(run_id: &str) -> Observed {
 }
 
 /// One reconciliation of what was observed, with the recorded run taken from the status.
-fn look(resource: &mut DEngineBenchmark, observed: &Observed, second: i64) -> Step {
+fn reconcile(resource: &mut DEngineBenchmark, observed: &Observed, second: i64) -> Step {
     let observed = Observed {
         recorded: resource.status.as_ref().and_then(recorded),
         ..observed.clone()
@@ -51,12 +51,12 @@ fn a_run_that_can_not_start_leaves_the_last_result() {
             result: posted,
             ..wanted("2")
         };
-        let step = look(&mut resource, &observed, 1);
+        let step = reconcile(&mut resource, &observed, 1);
         assert!(matches!(step, Step::Refuse { .. }), "{step:?}");
         let first = resource.status.clone().unwrap();
         assert_eq!(first.phase, Some(BenchmarkPhase::Succeeded));
         assert_eq!(first.conditions.len(), 1, "only why it can not begin");
-        let step = look(&mut resource, &observed, 2);
+        let step = reconcile(&mut resource, &observed, 2);
         assert!(matches!(step, Step::Refuse { .. }), "{step:?}");
         assert_eq!(resource.status, Some(first));
     }
@@ -85,7 +85,7 @@ fn missed_thresholds_are_cut_to_the_limit() {
         thresholds: vec![threshold; 11],
         ..wanted("1")
     };
-    look(&mut resource, &observed, 1);
+    reconcile(&mut resource, &observed, 1);
     let status = resource.status.unwrap();
     assert_eq!(status.phase, Some(BenchmarkPhase::ThresholdsMissed));
     assert_eq!(status.missed.len(), MISSED_MAX);
@@ -166,7 +166,7 @@ fn condition(resource: &DEngineBenchmark, type_: &str) -> (String, String, Strin
 #[test]
 fn a_job_that_is_refused_every_time_ends_the_run() {
     let mut resource = resource();
-    look(&mut resource, &wanted("1"), 1);
+    reconcile(&mut resource, &wanted("1"), 1);
     let mut refuse = |retry_in, second| {
         let outcome = Outcome::JobRefused {
             reason: reasons::JOB_REFUSED,
@@ -188,8 +188,8 @@ fn a_job_that_is_refused_every_time_ends_the_run() {
         (Some(BenchmarkPhase::Failed), Some(2))
     );
     assert_eq!(ended.retry_at, None);
-    assert_eq!(look(&mut resource, &wanted("1"), 7), Step::Done);
-    look(&mut resource, &wanted("2"), 8);
+    assert_eq!(reconcile(&mut resource, &wanted("1"), 7), Step::Done);
+    reconcile(&mut resource, &wanted("2"), 8);
     assert_eq!(resource.status.unwrap().tries, None, "another run");
 }
 
@@ -203,18 +203,18 @@ fn an_unknown_phase_does_not_end_a_run_again() {
         finished_at: Some("then".to_owned()),
         ..DEngineBenchmarkStatus::default()
     });
-    assert_eq!(look(&mut resource, &wanted("1"), 1), Step::Done);
+    assert_eq!(reconcile(&mut resource, &wanted("1"), 1), Step::Done);
 }
 
 #[test]
 fn the_members_at_the_start_of_the_load_are_recorded() {
     let mut resource = resource();
-    look(&mut resource, &wanted("1"), 1);
+    reconcile(&mut resource, &wanted("1"), 1);
     let mut observed = wanted("1");
     observed.members = Some(vec!["d-0 a/0".to_owned()]);
-    assert_eq!(look(&mut resource, &observed, 2), Step::MakeJob);
+    assert_eq!(reconcile(&mut resource, &observed, 2), Step::MakeJob);
     observed.members = Some(vec!["d-0 b/0".to_owned()]);
-    look(&mut resource, &observed, 3);
+    reconcile(&mut resource, &observed, 3);
     assert_eq!(resource.status.unwrap().members, ["d-0 a/0"]);
 }
 
@@ -235,7 +235,7 @@ fn the_status_shows_why_a_jobs_pod_does_not_run() {
         trouble: Some("Kubernetes refuses its pod: exceeded quota: small".to_owned()),
         ..wanted("1")
     };
-    assert_eq!(look(&mut resource, &observed, 1), Step::Wait);
+    assert_eq!(reconcile(&mut resource, &observed, 1), Step::Wait);
     let (_, reason, message) = condition(&resource, types::COMPLETE);
     let stuck = "the Job can not run: Kubernetes refuses its pod: exceeded quota: small";
     assert_eq!((&*reason, &*message), (reasons::JOB_STUCK, stuck));
@@ -249,7 +249,7 @@ fn the_status_shows_why_a_jobs_pod_does_not_run() {
         was_stuck: crate::benchmark::observe::was_stuck(resource.status.as_ref().unwrap()),
         ..observed
     };
-    look(&mut resource, &over, 2);
+    reconcile(&mut resource, &over, 2);
     let (_, _, message) = condition(&resource, types::FAILED);
     assert_eq!(message, format!("DeadlineExceeded; until then {stuck}"));
 }
@@ -283,15 +283,18 @@ fn skipped_runs_are_counted_with_every_step() {
             phase: Some(phase),
             ..running.clone()
         });
-        assert_eq!(look(&mut resource, &observed, 1), expected);
+        assert_eq!(reconcile(&mut resource, &observed, 1), expected);
         assert_eq!(resource.status.as_ref().unwrap().skipped_runs, Some(3));
         let (status, reason, _) = condition(&resource, types::TARGET_READY);
         assert_eq!((&*status, &*reason), ("False", reasons::RUN_SKIPPED));
     }
     let after = resource.status.clone();
-    look(&mut resource, &wanted("1"), 2);
+    reconcile(&mut resource, &wanted("1"), 2);
     assert_eq!(resource.status, after, "it stays true");
-    assert_eq!(look(&mut resource, &observed_run("2"), 3), Step::Record);
+    assert_eq!(
+        reconcile(&mut resource, &observed_run("2"), 3),
+        Step::Record
+    );
     let status = resource.status.unwrap();
     assert_eq!(
         status.skipped_runs,
@@ -322,10 +325,10 @@ fn the_next_time_stays_until_its_run_is_recorded() {
         ..wanted("20260502T0300Z")
     };
     let next = |resource: &DEngineBenchmark| resource.status.as_ref()?.next_run_at.clone();
-    look(&mut resource, &observed, 1);
+    reconcile(&mut resource, &observed, 1);
     assert_eq!(next(&resource).as_deref(), Some("2026-05-02T03:00:00Z"));
     observed.target = Target::Ready;
-    assert_eq!(look(&mut resource, &observed, 2), Step::Record);
+    assert_eq!(reconcile(&mut resource, &observed, 2), Step::Record);
     assert_eq!(next(&resource).as_deref(), Some("2026-05-03T03:00:00Z"));
 }
 
@@ -359,17 +362,17 @@ fn a_reverted_edit_leaves_no_condition() {
         resource.status = Some(ended.clone());
         let mut edited = wanted("2");
         refuses(&mut edited);
-        look(&mut resource, &edited, 1);
+        reconcile(&mut resource, &edited, 1);
         assert_eq!(condition(&resource, types::TARGET_READY).0, "False");
-        assert_eq!(look(&mut resource, &wanted("1"), 2), Step::Done);
+        assert_eq!(reconcile(&mut resource, &wanted("1"), 2), Step::Done);
         let (status, reason, _) = condition(&resource, types::TARGET_READY);
         assert_eq!((&*status, &*reason), ("True", reasons::TARGET_READY));
-        look(&mut resource, &edited, 3);
+        reconcile(&mut resource, &edited, 3);
         let gone = Observed {
             target: Target::NotFound("demo".to_owned()),
             ..wanted("1")
         };
-        look(&mut resource, &gone, 4);
+        reconcile(&mut resource, &gone, 4);
         let conditions = resource.status.unwrap().conditions;
         assert_eq!(conditions, [], "nobody waits for it");
     }
@@ -378,10 +381,10 @@ fn a_reverted_edit_leaves_no_condition() {
 #[test]
 fn a_condition_of_another_version_is_removed() {
     let mut resource = resource();
-    look(&mut resource, &wanted("1"), 1);
+    reconcile(&mut resource, &wanted("1"), 1);
     let status = resource.status.as_mut().unwrap();
     status.conditions[0].type_ = "OfAnotherVersion".to_owned();
-    look(&mut resource, &wanted("1"), 2);
+    reconcile(&mut resource, &wanted("1"), 2);
     let conditions = resource.status.unwrap().conditions;
     let mut types = conditions.iter().map(|condition| &*condition.type_);
     assert!(!types.any(|type_| type_ == "OfAnotherVersion"));
@@ -398,7 +401,7 @@ fn an_invalid_edit_is_reported_though_nothing_starts() {
     });
     let mut observed = wanted("1");
     observed.invalid = Some("spec.schedule is no schedule".to_owned());
-    look(&mut resource, &observed, 1);
+    reconcile(&mut resource, &observed, 1);
     let (_, reason, message) = condition(&resource, types::TARGET_READY);
     assert_eq!(reason, reasons::INVALID_SPEC);
     assert_eq!(message, "spec.schedule is no schedule");
@@ -423,16 +426,16 @@ fn keys_left_by_a_run_are_reported_after_its_end() {
         ..wanted("1")
     };
     let left_over = "5 of 10 keys below dengine-bench/x/ were not deleted";
-    look(&mut resource, &left(Some(left_over)), 1);
+    reconcile(&mut resource, &left(Some(left_over)), 1);
     let told = |resource: &DEngineBenchmark| resource.status.as_ref()?.left_over.clone();
     assert_eq!(told(&resource).as_deref(), Some(left_over));
     let (status, _, message) = condition(&resource, types::COMPLETE);
     assert_eq!(status, "True");
     assert!(!message.contains(left_over), "it would stay: {message}");
-    assert_eq!(look(&mut resource, &left(None), 2), Step::Done);
+    assert_eq!(reconcile(&mut resource, &left(None), 2), Step::Done);
     assert_eq!(told(&resource), None, "deleted after all");
-    look(&mut resource, &left(Some(left_over)), 3);
+    reconcile(&mut resource, &left(Some(left_over)), 3);
     assert_eq!(told(&resource).as_deref(), Some(left_over));
-    assert_eq!(look(&mut resource, &wanted("2"), 4), Step::Record);
+    assert_eq!(reconcile(&mut resource, &wanted("2"), 4), Step::Record);
     assert_eq!(told(&resource), None, "another run");
 }

@@ -15,7 +15,7 @@ const EVENTS: &str = "POST /apis/events.k8s.io";
 const POD: &str = "/api/v1/namespaces/test/pods/demo-2";
 
 /// How many requests of five reconciliations contain each of these texts.
-async fn five_looks(world: &World, within: [&str; 2]) -> [usize; 2] {
+async fn five_reconciliations(world: &World, within: [&str; 2]) -> [usize; 2] {
     let requests = world.costs(5, "").await;
     within.map(|within| {
         let those = requests.iter().filter(|request| request.contains(within));
@@ -50,7 +50,11 @@ async fn a_bystanders_condition_that_can_not_be_removed_blocks_nothing() {
         .put(CLUSTER, json!({"status": {"conditions": said}}));
     world.api.refuse("dengine-operator-bystander", "no");
     let status = format!("PATCH {CLUSTER}/status");
-    assert_eq!(five_looks(&world, [&status, EVENTS]).await, [1, 1], "once");
+    assert_eq!(
+        five_reconciliations(&world, [&status, EVENTS]).await,
+        [1, 1],
+        "once"
+    );
 }
 
 #[tokio::test]
@@ -61,7 +65,11 @@ async fn an_annotation_that_can_not_be_removed_starts_one_run() {
     world.api.refuse("dengineclusters/demo?fieldManager", "no");
     let asked = "PATCH /apis/dengine.io/v1alpha1/namespaces/test/denginebenchmarks/demo-quick";
     // One for the benchmark, one for the annotation that stays.
-    assert_eq!(five_looks(&world, [asked, EVENTS]).await, [1, 2], "once");
+    assert_eq!(
+        five_reconciliations(&world, [asked, EVENTS]).await,
+        [1, 2],
+        "once"
+    );
 }
 
 /// As by a policy that strips unknown annotations.
@@ -81,10 +89,10 @@ async fn annotations_that_a_webhook_strips_are_written_once() {
     };
     let patch = format!("PATCH {CLAIMS}");
     touch("once");
-    assert_eq!(five_looks(&world, [&patch, EVENTS]).await, [3, 3]);
-    assert_eq!(five_looks(&world, [&patch, EVENTS]).await, [0, 0]);
+    assert_eq!(five_reconciliations(&world, [&patch, EVENTS]).await, [3, 3]);
+    assert_eq!(five_reconciliations(&world, [&patch, EVENTS]).await, [0, 0]);
     touch("again");
-    let [patches, _] = five_looks(&world, [&patch, EVENTS]).await;
+    let [patches, _] = five_reconciliations(&world, [&patch, EVENTS]).await;
     assert_eq!(patches, 3, "perhaps the webhook is gone");
 }
 
@@ -104,12 +112,12 @@ fn is_refused(world: &World, name: &str, of: &str, message: &str) {
 #[tokio::test]
 async fn pods_refused_by_a_quota_are_reported() {
     let world = World::new().await;
-    world.look().await;
+    world.reconcile().await;
     let uid = world.api.list::<StatefulSet>("/statefulsets/demo")[0].uid();
     let quota = "pods \"demo-0\" is forbidden: exceeded quota: small, requested: cpu=1";
     is_refused(&world, "ours", &uid.unwrap(), quota);
     is_refused(&world, "another", "of-another", "a webhook says no");
-    world.look().await;
+    world.reconcile().await;
     let expected = format!("Kubernetes refuses pods: {quota}");
     for type_ in [conditions::READY, conditions::PROGRESSING] {
         let message = world.message(type_);
@@ -129,7 +137,7 @@ async fn a_stuck_pod_that_can_not_be_deleted_blocks_nothing() {
     assert!(message.contains("not on a Friday"), "{message}");
     // The old volume is released.
     world.costs(3, "").await;
-    let deletes = five_looks(&world, [&format!("DELETE {POD}"), EVENTS]).await;
+    let deletes = five_reconciliations(&world, [&format!("DELETE {POD}"), EVENTS]).await;
     assert_eq!(deletes, [0, 0], "a pause, and it was told");
     let message = world.message(conditions::PROGRESSING);
     assert!(message.contains("not on a Friday"), "{message}");

@@ -120,7 +120,7 @@ async fn an_operator_without_crds_is_not_ready_and_pages_are_small() {
         )
     };
     let lists = |kind: &str| server.of(kind);
-    let looks = async {
+    let checks = async {
         until("it tries again", || {
             lists("dengineclusters").len() > 1 && lists("/jobs").len() == 1
         })
@@ -142,7 +142,7 @@ async fn an_operator_without_crds_is_not_ready_and_pages_are_small() {
     };
     tokio::select! {
         _ = controllers => panic!("nobody told them to stop"),
-        () = looks => {}
+        () = checks => {}
     }
 }
 

@@ -47,7 +47,7 @@ fn job_of(world: &World, uid: &str) {
     world.api.put(&format!("{JOBS}/{name}"), job);
 }
 
-async fn look(world: &World) -> DEngineBenchmark {
+async fn reconcile(world: &World) -> DEngineBenchmark {
     let turns = Turns::new(world.cached::<Job>("/jobs/"), Arc::default());
     let seen = world.api.list::<DEngineBenchmark>(BENCHMARK).remove(0);
     benchmark::reconcile(&seen, &world.context, &turns)
@@ -80,10 +80,10 @@ async fn a_status_that_names_anothers_job_does_not_change_it() {
         under_way(&world, &results());
         job_of(&world, owner);
         let before = world.api.requests().len();
-        let seen = look(&world).await;
+        let seen = reconcile(&world).await;
         let status = seen.status.unwrap();
         assert_eq!(status.leg, Some(Leg::Rival), "{owner}: {status:#?}");
-        look(&world).await;
+        reconcile(&world).await;
         let requests = world.api.requests().split_off(before);
         let touched = requests
             .iter()
@@ -105,7 +105,7 @@ async fn results_that_can_not_be_removed_do_not_block_the_end_of_a_run() {
         .refuse("denginebenchmarks/versus/status?fieldManager", "no");
     let before = world.api.requests().len();
     for _ in 0..5 {
-        look(&world).await;
+        reconcile(&world).await;
     }
     let requests = world.api.requests().split_off(before);
     let told = requests
@@ -127,7 +127,7 @@ async fn the_status_shows_why_a_jobs_pod_is_refused() {
     });
     let events = json!({"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": [event]});
     world.api.put(EVENTS, events);
-    let seen = look(&world).await;
+    let seen = reconcile(&world).await;
     let conditions = seen.status.unwrap().conditions;
     let complete = conditions.iter().find(|c| c.type_ == "Complete").unwrap();
     assert_eq!(complete.reason, "JobStuck");
@@ -138,10 +138,10 @@ async fn the_status_shows_why_a_jobs_pod_is_refused() {
 }
 
 /// Requests of five reconciliations that begin with this.
-async fn five_looks(world: &World, beginning: &str) -> usize {
+async fn five_reconciliations(world: &World, beginning: &str) -> usize {
     let before = world.api.requests().len();
     for _ in 0..5 {
-        look(world).await;
+        reconcile(world).await;
     }
     let requests = world.api.requests().split_off(before);
     let those = requests
@@ -157,13 +157,13 @@ async fn a_job_that_can_not_be_patched_blocks_nothing() {
     under_way(&world, &results());
     job_of(&world, "uid-of-versus");
     world.api.refuse(&format!("{JOBS}/"), "not on a Friday");
-    look(&world).await;
+    reconcile(&world).await;
     // An apply removes missing fields; a merge patch does not.
     let not_made = json!({"status": {"jobUid": null}});
     world.api.put(BENCHMARK, not_made);
-    let patches = five_looks(&world, &format!("PATCH {JOBS}/")).await;
+    let patches = five_reconciliations(&world, &format!("PATCH {JOBS}/")).await;
     assert_eq!(patches, 1, "once, then a pause");
-    let seen = look(&world).await;
+    let seen = reconcile(&world).await;
     let rivals = names::benchmark::job("versus", "1@etcd");
     assert_eq!(seen.status.unwrap().job_name, Some(rivals));
     let made = world.api.requests().into_iter();
@@ -198,9 +198,9 @@ async fn a_failed_cleanup_changes_no_verdict_and_is_retried_slowly() {
     ] {
         world.api.put(BENCHMARK, json!({ "spec": spec }));
         world.api.refuse(&refused, "not on a Friday");
-        let told = five_looks(&world, "POST /apis/events.k8s.io").await;
+        let told = five_reconciliations(&world, "POST /apis/events.k8s.io").await;
         assert_eq!(told, 1, "{refused}");
-        let seen = look(&world).await;
+        let seen = reconcile(&world).await;
         assert!(holds(&seen, conditions::FAILED), "{:#?}", seen.status);
     }
     let requests = world.api.requests();
@@ -238,7 +238,7 @@ async fn times_that_pass_during_a_run_are_counted_once() {
     );
     job_of(&world, "uid-of-versus");
     for _ in 0..3 {
-        let status = look(&world).await.status.unwrap();
+        let status = reconcile(&world).await.status.unwrap();
         let skipped = status.skipped_runs.unwrap_or(0);
         // The newest one may still start, unless a minute passed meanwhile.
         assert!((60..=61).contains(&skipped), "{status:#?}");
@@ -254,7 +254,7 @@ async fn a_scheduled_run_that_could_not_start_for_an_hour_is_skipped() {
         "specRunId": "1", "nextRunAt": minutes_ago(-1), "runId": run, "phase": "Pending", "jobUid": null,
     });
     every_minute(&world, &waits);
-    let seen = look(&world).await;
+    let seen = reconcile(&world).await;
     let status = seen.status.as_ref().unwrap();
     assert_eq!(status.phase, Some(BenchmarkPhase::Failed), "{status:#?}");
     assert_eq!(status.skipped_runs, Some(1));
@@ -272,7 +272,7 @@ async fn a_reverted_run_id_skips_no_scheduled_run() {
     });
     let ended = json!({"phase": "Succeeded", "specRunId": "1", "conditions": [waits]});
     under_way(&world, &ended);
-    let status = look(&world).await.status.unwrap();
+    let status = reconcile(&world).await.status.unwrap();
     assert_eq!(status.skipped_runs, None, "{status:#?}");
 }
 
@@ -351,9 +351,9 @@ async fn an_unreadable_target_is_waited_for_and_reported() {
     });
     world.api.put(BENCHMARK, object);
     for _ in 0..2 {
-        look(&world).await;
+        reconcile(&world).await;
     }
-    let status = look(&world).await.status.unwrap();
+    let status = reconcile(&world).await.status.unwrap();
     let mut said = status.conditions.iter();
     let target = said.find(|c| c.type_ == conditions::TARGET_READY);
     let message = &target.unwrap().message;

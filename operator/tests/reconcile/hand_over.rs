@@ -38,7 +38,7 @@ async fn a_cluster_of_another_operator_is_left_alone_until_it_is_handed_over() {
     let another = called(&world, "there/another");
     let before = world.api.requests().len();
     for _ in 0..3 {
-        world.look_as(&another).await;
+        world.reconcile_as(&another).await;
     }
     let mut requests = world.api.requests().split_off(before);
     requests.retain(|request| !request.contains("/events"));
@@ -55,7 +55,7 @@ async fn a_cluster_of_another_operator_is_left_alone_until_it_is_handed_over() {
     let name = json!({"metadata": {"annotations": {annotations::OPERATOR: "there/another"}}});
     world.api.put(SET, name);
     for _ in 0..2 {
-        world.look_as(&another).await;
+        world.reconcile_as(&another).await;
     }
     assert_eq!(named_by_the_set(&world).as_deref(), Some("there/another"));
     let status = world.cluster().status.unwrap();
@@ -84,12 +84,12 @@ async fn no_operator_takes_over_while_the_stateful_set_is_recreated() {
     world.edit(&json!({"storage": {"size": "2Gi"}}));
     for _ in 0..5 {
         if named_by_the_set(&world).is_some() {
-            world.look().await;
+            world.reconcile().await;
         }
     }
     assert_eq!(named_by_the_set(&world), None, "it is to be made anew");
     for _ in 0..3 {
-        world.look_as(&another).await;
+        world.reconcile_as(&another).await;
     }
     assert_eq!(named_by_the_set(&world), None, "taken over");
     let message = world.message(conditions::OPERATED_BY_ANOTHER);
@@ -97,7 +97,7 @@ async fn no_operator_takes_over_while_the_stateful_set_is_recreated() {
         message.contains("patch dec demo --subresource=status"),
         "{message}"
     );
-    world.look().await;
+    world.reconcile().await;
     let named = || named_by_the_set(&world);
     assert_eq!(named().as_deref(), Some("dengine-operator"));
 
@@ -106,9 +106,9 @@ async fn no_operator_takes_over_while_the_stateful_set_is_recreated() {
     api.delete("demo", &Default::default()).await.unwrap();
     let handed_over = json!({"status": {"operator": "there/another"}});
     world.api.put(CLUSTER, handed_over);
-    world.look().await;
+    world.reconcile().await;
     assert_eq!(named(), None, "the first lets go");
-    world.look_as(&another).await;
+    world.reconcile_as(&another).await;
     assert_eq!(named().as_deref(), Some("there/another"));
 }
 
@@ -120,7 +120,7 @@ async fn two_bystanders_write_one_condition() {
     let before = world.api.requests().len();
     for _ in 0..3 {
         for bystander in &bystanders {
-            world.look_as(bystander).await;
+            world.reconcile_as(bystander).await;
         }
     }
     let mut requests = world.api.requests().split_off(before);
@@ -133,7 +133,7 @@ async fn two_bystanders_write_one_condition() {
 async fn a_stateful_set_of_another_operator_is_not_adopted() {
     let world = World::new().await;
     let (another, empty) = (called(&world, "there/another"), without_sets(&world));
-    world.look().await;
+    world.reconcile().await;
     // As restored from a backup without a status.
     world.api.put(CLUSTER, json!({"status": null}));
     let fresh = world.cluster();

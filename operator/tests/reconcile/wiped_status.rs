@@ -48,14 +48,14 @@ async fn a_lost_status_allows_no_skipped_or_older_version() {
     for status in wiped() {
         for version in ["0.0.1", "0.3.0"] {
             let world = World::settled().await;
-            world.look().await;
+            world.reconcile().await;
             let before = image(&world);
             let spec = json!({"image": format!("localhost/dengine:{version}")});
             world
                 .api
                 .put(CLUSTER, json!({"spec": spec, "status": status}));
             for _ in 0..5 {
-                world.look().await;
+                world.reconcile().await;
             }
             assert_eq!(image(&world), before, "{version} {status}");
             let recorded = world.cluster().status.unwrap().cluster_version;
@@ -80,7 +80,7 @@ async fn an_adopted_orphan_keeps_its_image() {
         ),
     ] {
         let mut world = World::settled().await;
-        world.look().await;
+        world.reconcile().await;
         let before = image(&world);
         for object in world.api.paths("/namespaces/test/") {
             let orphan = json!({"metadata": {"ownerReferences": owners}});
@@ -91,7 +91,7 @@ async fn an_adopted_orphan_keeps_its_image() {
         // The operator is newer by now.
         world.context.defaults.image = "localhost/dengine:0.2.0".to_owned();
         for _ in 0..6 {
-            world.look().await;
+            world.reconcile().await;
         }
         assert_eq!(image(&world), before, "{spec}");
         let restarts = world.api.requests();
@@ -109,16 +109,16 @@ async fn an_adopted_orphan_keeps_its_image() {
 async fn retained_claims_are_opened_by_a_compatible_version() {
     for spec in [json!({}), json!({"image": "localhost/dengine:0.3.0"})] {
         let mut world = World::settled().await;
-        world.look().await;
+        world.reconcile().await;
         let before = image(&world);
         world.context.defaults.image = "localhost/dengine:0.2.0".to_owned();
         let another = json!({"metadata": {"uid": "another"}, "spec": spec, "status": null});
         world.api.put(CLUSTER, another);
         // The garbage collector deletes the old objects a moment later.
-        world.look().await;
+        world.reconcile().await;
         collect(&world, |_| true);
         for _ in 0..3 {
-            world.look().await;
+            world.reconcile().await;
         }
         assert_eq!(image(&world), before, "{spec}");
     }
@@ -129,7 +129,7 @@ async fn retained_claims_are_opened_by_a_compatible_version() {
 #[tokio::test]
 async fn claims_being_deleted_do_not_limit_the_version() {
     let world = World::settled().await;
-    world.look().await;
+    world.reconcile().await;
     for object in world.api.paths("/namespaces/test/") {
         if object.starts_with(CLAIMS) {
             let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
@@ -142,7 +142,7 @@ async fn claims_being_deleted_do_not_limit_the_version() {
     let another = json!({"metadata": {"uid": "another"}, "spec": older, "status": null});
     world.api.put(CLUSTER, another);
     for _ in 0..3 {
-        world.look().await;
+        world.reconcile().await;
     }
     assert_eq!(image(&world), "localhost/dengine:0.0.1");
 }
@@ -170,7 +170,7 @@ async fn a_new_resource_does_not_adopt_the_cluster_being_deleted() {
         let another = json!({"metadata": {"uid": "another"}, "status": null});
         world.api.put(CLUSTER, another);
         for _ in 0..3 {
-            world.look().await;
+            world.reconcile().await;
         }
         let id = || world.cluster().status.unwrap().cluster_id;
         let what = format!("{set_goes_last} {claims_go}");
@@ -189,10 +189,10 @@ async fn a_new_resource_does_not_adopt_the_cluster_being_deleted() {
                 world.api.remove(&claim);
             }
         }
-        world.look().await;
+        world.reconcile().await;
         world.start_pods();
         for _ in 0..3 {
-            world.look().await;
+            world.reconcile().await;
         }
         assert_eq!(id().as_deref(), Some("7"), "{what}");
     }
@@ -202,11 +202,11 @@ async fn a_new_resource_does_not_adopt_the_cluster_being_deleted() {
 #[tokio::test]
 async fn a_new_resource_does_not_adopt_volumes_being_deleted() {
     let world = World::new().await;
-    world.look().await;
+    world.reconcile().await;
     world.start_pods();
     delete_claims(&world);
     for _ in 0..3 {
-        world.look().await;
+        world.reconcile().await;
     }
     assert_eq!(world.cluster().status.unwrap().cluster_id, None);
     let message = world.message(conditions::PROGRESSING);
@@ -223,7 +223,7 @@ async fn the_stateful_set_keeps_the_cluster_id() {
         let annotations = set(&world).metadata.annotations.unwrap();
         annotations.get(annotations::CLUSTER_ID).cloned()
     };
-    world.look().await;
+    world.reconcile().await;
     assert_eq!(said().as_deref(), Some("7"));
     // No member answers.
     for pod in world.api.paths("/pods/") {
@@ -231,7 +231,7 @@ async fn the_stateful_set_keeps_the_cluster_id() {
     }
     world.api.put(CLUSTER, json!({"status": null}));
     for _ in 0..4 {
-        world.look().await;
+        world.reconcile().await;
         assert_eq!(said().as_deref(), Some("7"));
     }
     let recorded = world.cluster().status.unwrap();

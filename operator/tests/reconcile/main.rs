@@ -70,10 +70,10 @@ impl World {
     /// One whose members run and are recorded.
     async fn settled() -> Self {
         let world = Self::new().await;
-        world.look().await;
+        world.reconcile().await;
         world.start_pods();
         for _ in 0..3 {
-            world.look().await;
+            world.reconcile().await;
         }
         let status = world.cluster().status.unwrap();
         let ready = |c: &&k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition| {
@@ -123,12 +123,12 @@ impl World {
     }
 
     /// Reconciles with complete caches.
-    async fn look(&self) {
-        self.look_as(&self.context).await;
+    async fn reconcile(&self) {
+        self.reconcile_as(&self.context).await;
     }
 
     /// Reconciles as another operator.
-    async fn look_as(&self, context: &Context) {
+    async fn reconcile_as(&self, context: &Context) {
         cluster::reconcile(&self.cluster(), context, &self.caches())
             .await
             .unwrap();
@@ -171,10 +171,10 @@ impl World {
     }
 
     /// Requests of this many reconciliations that contain this text.
-    async fn costs(&self, looks: usize, within: &str) -> Vec<String> {
+    async fn costs(&self, times: usize, within: &str) -> Vec<String> {
         let before = self.api.requests().len();
-        for _ in 0..looks {
-            self.look().await;
+        for _ in 0..times {
+            self.reconcile().await;
         }
         let mut requests = self.api.requests().split_off(before);
         requests.retain(|request| request.contains(within));
@@ -203,8 +203,8 @@ async fn an_idle_cluster_sends_no_requests() {
 #[tokio::test]
 async fn a_cluster_without_pods_sends_no_requests() {
     let world = World::new().await;
-    world.look().await;
-    world.look().await;
+    world.reconcile().await;
+    world.reconcile().await;
     let mut requests = world.costs(20, "").await;
     requests.retain(|request| !request.ends_with("/events"));
     assert_eq!(requests, Vec::<String>::new());
@@ -213,7 +213,7 @@ async fn a_cluster_without_pods_sends_no_requests() {
 #[tokio::test]
 async fn an_identity_missing_in_the_cache_is_not_overwritten() {
     let world = World::new().await;
-    world.look().await;
+    world.reconcile().await;
     world.start_pods();
     let stale = world.cluster();
     world

@@ -38,7 +38,7 @@ async fn only_a_server_that_keeps_failing_by_itself_is_replaced() {
         let world = World::settled().await;
         for (minute, (code, reason)) in (1..).zip(&ends) {
             ended(&world, minute, *code, reason);
-            world.look().await;
+            world.reconcile().await;
         }
         let replaced = world.cluster().status.unwrap().replacements;
         assert_eq!(!replaced.is_empty(), given_up, "{ends:?}: {replaced:?}");

@@ -65,7 +65,7 @@ fn recorded(world: &World) -> (Option<String>, Option<String>) {
 #[tokio::test]
 async fn the_volume_of_a_replaced_member_outlives_its_claim() {
     let world = given_up("test").await;
-    world.look().await;
+    world.reconcile().await;
     assert_eq!(policy(&world), "Retain");
     assert_eq!(recorded(&world), (Some("pv-3".to_owned()), None));
     assert!(!claim_is_there(&world));
@@ -79,13 +79,13 @@ async fn the_volume_of_a_replaced_member_outlives_its_claim() {
     let policy_before = found(volume.metadata.annotations, annotations::RECLAIM_POLICY);
     assert_eq!(policy_before, "Delete");
     // All wanted members vote: none will vote in its place.
-    world.look().await;
+    world.reconcile().await;
     assert_eq!(policy(&world), "Delete");
     assert_eq!(recorded(&world), (None, None));
     let volume = world.api.list::<PersistentVolume>(VOLUME).remove(0);
     assert_eq!(volume.metadata.labels.unwrap_or_default().len(), 0);
     assert_eq!(volume.metadata.annotations.unwrap_or_default().len(), 0);
-    world.look().await;
+    world.reconcile().await;
     assert_eq!(world.costs(3, "").await, Vec::<String>::new());
 }
 
@@ -94,7 +94,7 @@ async fn the_volume_of_a_replaced_member_outlives_its_claim() {
 async fn an_operator_without_permission_for_volumes_reports_it() {
     let world = given_up("test").await;
     world.api.forbid("/persistentvolumes/");
-    world.look().await;
+    world.reconcile().await;
     let (kept, why) = recorded(&world);
     assert_eq!((kept, policy(&world).as_str()), (None, "Delete"));
     let why = why.unwrap();
@@ -110,7 +110,7 @@ async fn an_operator_without_permission_for_volumes_reports_it() {
 async fn a_claim_that_names_anothers_volume_does_not_change_it() {
     let world = given_up("another").await;
     for _ in 0..3 {
-        world.look().await;
+        world.reconcile().await;
     }
     is_not_kept(&world);
 }
@@ -163,13 +163,13 @@ async fn a_volume_that_an_older_operator_kept_is_found_without_the_status() {
     for (of, expected) in [("uid-of-demo", "Delete"), ("another", "Retain")] {
         let world = given_up("test").await;
         claim_goes(&world).await;
-        looks(&world, 1).await;
+        reconcile_times(&world, 1).await;
         kept_by_an_older_operator(&world, of);
         world.api.put(CLUSTER, json!({"status": null}));
-        looks(&world, 3).await;
+        reconcile_times(&world, 3).await;
         assert_eq!(policy(&world), "Retain", "nobody finds it");
         older_volumes::label(&world.context).await.unwrap();
-        looks(&world, 1).await;
+        reconcile_times(&world, 1).await;
         assert_eq!(policy(&world), expected, "{of}");
     }
 }
@@ -179,14 +179,14 @@ async fn a_volume_that_an_older_operator_kept_is_released() {
     for (of, expected) in [("uid-of-demo", "Delete"), ("another", "Retain")] {
         let world = given_up("test").await;
         claim_goes(&world).await;
-        looks(&world, 1).await;
+        reconcile_times(&world, 1).await;
         kept_by_an_older_operator(&world, of);
         let replacement = json!({
             "name": "demo-3", "memberId": "9", "times": 1, "at": "2026-01-01T00:00:00Z", "keptVolume": "pv-3",
         });
         let status = json!({"status": {"replacements": [replacement]}});
         world.api.put(CLUSTER, status);
-        looks(&world, 3).await;
+        reconcile_times(&world, 3).await;
         assert_eq!(policy(&world), expected, "{of}");
     }
 }
@@ -197,14 +197,14 @@ pub(crate) async fn claim_goes(world: &World) {
         if !claim_is_there(world) {
             return;
         }
-        world.look().await;
+        world.reconcile().await;
     }
     panic!("its claim stays: {:#?}", world.cluster().status);
 }
 
-async fn looks(world: &World, times: u32) {
+async fn reconcile_times(world: &World, times: u32) {
     for _ in 0..times {
-        world.look().await;
+        world.reconcile().await;
     }
 }
 
@@ -215,7 +215,7 @@ async fn a_kept_volume_is_found_without_the_status() {
     claim_goes(&world).await;
     assert_eq!(policy(&world), "Retain");
     world.api.put(CLUSTER, json!({"status": null}));
-    looks(&world, 5).await;
+    reconcile_times(&world, 5).await;
     assert_eq!(policy(&world), "Delete");
 }
 
@@ -232,7 +232,7 @@ async fn a_kept_volume_is_found_by_the_cluster_that_adopts_its_members() {
         let orphan = json!({"metadata": {"ownerReferences": null}});
         world.api.put(&object, orphan);
     }
-    looks(&world, 6).await;
+    reconcile_times(&world, 6).await;
     assert_eq!(policy(&world), "Delete");
 }
 
@@ -249,7 +249,7 @@ async fn a_status_that_loses_kept_volumes_blocks_nothing() {
         claim_goes(&world).await;
         let kept = if forbidden { "Delete" } else { "Retain" };
         assert_eq!(policy(&world), kept);
-        looks(&world, 3).await;
+        reconcile_times(&world, 3).await;
         assert_eq!(policy(&world), "Delete");
     }
 }
@@ -273,7 +273,7 @@ async fn a_volume_that_can_not_be_released_is_reported_and_blocks_nothing() {
     world.start_pods();
     // As after the pause.
     world.context.retries = Arc::default();
-    looks(&world, 3).await;
+    reconcile_times(&world, 3).await;
     assert_eq!(policy(&world), "Delete");
 }
 
@@ -282,7 +282,7 @@ async fn a_volume_that_can_not_be_released_is_reported_and_blocks_nothing() {
 async fn the_message_of_a_refusal_fits_into_the_status() {
     let world = given_up("test").await;
     world.api.refuse("/persistentvolumes/", &"no ".repeat(500));
-    world.look().await;
+    world.reconcile().await;
     let (_, why) = recorded(&world);
     assert!(why.unwrap().chars().count() <= 512);
 }
@@ -293,13 +293,13 @@ async fn an_unreadable_volume_is_not_forgotten() {
     let mut world = given_up("test").await;
     claim_goes(&world).await;
     world.api.forbid_all("/persistentvolumes/");
-    looks(&world, 3).await;
+    reconcile_times(&world, 3).await;
     assert_eq!(recorded(&world).0.as_deref(), Some("pv-3"));
     let message = world.message(conditions::PROGRESSING);
     assert!(message.contains("pv-3"), "{message}");
     world.api.allow();
     world.context.retries = Arc::default();
-    looks(&world, 2).await;
+    reconcile_times(&world, 2).await;
     assert_eq!(policy(&world), "Delete");
     assert_eq!(recorded(&world).0, None);
 }
