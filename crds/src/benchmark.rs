@@ -84,15 +84,15 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
     validation = Rule::new("size(self.metadata.name) <= 52")
         .message("metadata.name must be no more than 52 characters, so that the names made from it stay valid"),
     validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
-        .message("metadata.name must start with a letter and hold only lower-case letters, digits and '-', because Jobs are named after it")
+        .message("metadata.name must start with a letter and contain only lower-case letters, digits and '-', because Jobs are named after it")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.workload) != has(self.profile)")
-    .message("the spec must hold exactly one of workload and profile"))]
+    .message("the spec must have exactly one of workload and profile"))]
 #[x_kube(validation = Rule::new("(has(self.workload) && self.workload == 'range') || !has(self.consistency)")
     .message("consistency applies only to the workload range"))]
 #[x_kube(validation = Rule::new("!has(self.compareWith) || has(self.target.clusterRef)")
-    .message("compareWith needs a target.clusterRef: one DEngineCluster is held against one etcd"))]
+    .message("compareWith needs a target.clusterRef: it compares one DEngineCluster with one etcd"))]
 #[x_kube(validation = Rule::new("!has(self.schedule) || !has(self.ttlSecondsAfterFinished)")
     .message("schedule and ttlSecondsAfterFinished exclude each other: what runs again is not deleted"))]
 #[x_kube(validation = Rule::new("self.clients >= self.connections")
@@ -273,7 +273,7 @@ pub enum ConcurrencyPolicy {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.clusterRef), has(self.etcd)].exists_one(x, x)")
-    .message("target must hold exactly one of clusterRef and etcd"))]
+    .message("target must have exactly one of clusterRef and etcd"))]
 pub struct Target {
     /// A DEngineCluster in the same namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -52,7 +52,7 @@ pub const REPLICAS_MAX: u32 = 7;
     validation = Rule::new("size(self.metadata.name) <= 52")
         .message("metadata.name must be no more than 52 characters, so that the names made from it stay valid"),
     validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
-        .message("metadata.name must start with a letter and hold only lower-case letters, digits and '-', because Services are named after it")
+        .message("metadata.name must start with a letter and contain only lower-case letters, digits and '-', because Services are named after it")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DEngineClusterSpec {
@@ -187,7 +187,7 @@ pub struct Engine {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.revisions) || has(self.seconds)")
-    .message("retention must hold revisions, seconds or both"))]
+    .message("retention must have revisions, seconds or both"))]
 pub struct Retention {
     /// Keeps this many of the newest revisions; 0 for no such bound. Each takes the space of the
     /// values that it changed. Default: the server's, 100000.

@@ -24,12 +24,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub async fn run(options: &Options) -> anyhow::Result<()> {
     let client = Client::try_default()
         .await
-        .context("the Kubernetes API can not be found")?;
+        .context("the Kubernetes API is not configured")?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         match check(&client, options).await {
             Ok(holder) => {
-                tracing::info!(holder, "the operator works");
+                tracing::info!(holder, "an operator holds the lease");
                 return Ok(());
             }
             Err(error) if Instant::now() > deadline => return Err(error),
@@ -77,7 +77,7 @@ fn holder(lease: &LeaseSpec, now: Timestamp) -> anyhow::Result<String> {
     let valid_seconds = i64::from(lease.lease_duration_seconds.unwrap_or(0));
     ensure!(
         age_seconds <= valid_seconds,
-        "{holder} renewed its lease {age_seconds} s ago, and has to every {valid_seconds} s"
+        "{holder} renewed its lease {age_seconds} s ago; it expires after {valid_seconds} s"
     );
     Ok(holder)
 }

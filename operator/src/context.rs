@@ -110,7 +110,7 @@ impl Context {
             return;
         };
         if last_write.left.fetch_sub(1, Ordering::SeqCst) <= 1 {
-            tracing::warn!("told to die after this write");
+            tracing::warn!("exiting after this write, as configured");
             std::process::abort();
         }
     }

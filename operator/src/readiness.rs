@@ -91,7 +91,7 @@ impl Scopes {
             open => open.iter().map(|scope| scope.description()).collect(),
         };
         Some(format!(
-            "the Kubernetes API has not listed everything yet in {}; the log says what it answers",
+            "not everything is listed yet in {}; the log has the errors of the Kubernetes API",
             where_to.join(", ")
         ))
     }

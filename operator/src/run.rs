@@ -66,8 +66,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     drop(holds);
     match timeout(GIVING_BACK, lease_task).await {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "the lease was not given back"),
-        Err(_) => tracing::warn!("the API server does not say whether the lease was given back"),
+        Ok(Err(error)) => tracing::warn!(%error, "the lease was not released"),
+        Err(_) => tracing::warn!("the API server did not confirm that the lease was released"),
     }
     server
         .await
@@ -79,7 +79,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
 /// The Kubernetes API as kubectl finds it, or as a pod does; requests are counted.
 async fn client() -> anyhow::Result<Client> {
     let config = Config::infer().await;
-    let config = config.context("the Kubernetes API can not be found")?;
+    let config = config.context("the Kubernetes API is not configured")?;
     let counted = MapRequestLayer::new(|request: Request<Body>| {
         telemetry::count_request(request.method(), request.uri());
         request
@@ -125,7 +125,7 @@ async fn work(
     // Tasks that wait on it end with this process.
     let _ = stop.send(true);
     if lost {
-        bail!("lost the lease: another operator works now");
+        bail!("lost the lease; another operator may hold it now");
     }
     tracing::info!("stopped");
     Ok(())
@@ -159,7 +159,7 @@ fn stop_on_signal(stop: watch::Sender<bool>) -> anyhow::Result<()> {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::info!("asked to stop");
+        tracing::info!("received a signal to stop");
         let _ = stop.send(true);
     });
     Ok(())

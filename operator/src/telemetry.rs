@@ -87,16 +87,13 @@ pub(crate) fn metrics() -> Result<PrometheusHandle, BuildError> {
         )?
         .idle_timeout(MetricKindMask::GAUGE, Some(FORGET_AFTER))
         .install_recorder()?;
-    describe_histogram!(RECONCILE_SECONDS, "Time that one reconciliation took.");
-    describe_counter!(
-        RECONCILE_ERRORS,
-        "Reconciliations that the Kubernetes API ended early."
-    );
-    describe_counter!(WATCH_ERRORS, "Watches that broke and were started again.");
+    describe_histogram!(RECONCILE_SECONDS, "Duration of a reconciliation.");
+    describe_counter!(RECONCILE_ERRORS, "Reconciliations that failed.");
+    describe_counter!(WATCH_ERRORS, "Watches that failed and were restarted.");
     describe_gauge!(LEADER, "1 while this process holds the lease, else 0.");
     describe_gauge!(
         CLUSTER_CONDITION,
-        "1 if the condition of the cluster's status holds, else 0."
+        "1 if the condition in the cluster's status is True, 0 if it is False."
     );
     describe_gauge!(
         CLUSTER_READY_MEMBERS,
@@ -222,7 +219,7 @@ pub(crate) fn reconcile_failed<E>(
         return;
     }
     counter!(RECONCILE_ERRORS, "controller" => controller).increment(1);
-    tracing::warn!(controller, %error, "a reconciliation ended early");
+    tracing::warn!(controller, %error, "a reconciliation failed");
 }
 
 /// Logs and counts the errors of a watch, and notes whether its scope can be listed; the stream
@@ -244,15 +241,15 @@ where
         let Err(error) = item else { return };
         counter!(WATCH_ERRORS).increment(1);
         if !is_news {
-            tracing::debug!(%error, of, within, "a watch broke again");
+            tracing::debug!(%error, of, within, "a watch failed again");
         } else if is_forbidden(error) {
             tracing::warn!(
                 %error, of, within,
-                "the operator may not watch these objects, and goes on to try: give it what docs/rbac.md lists, or tell it \
-                 to look at some namespaces only"
+                "the operator may not watch these objects and keeps trying: grant the permissions \
+                 in docs/rbac.md, or restrict it to some namespaces"
             );
         } else {
-            tracing::warn!(%error, of, within, "a watch broke and is started again");
+            tracing::warn!(%error, of, within, "a watch failed and is restarted");
         }
     })
 }

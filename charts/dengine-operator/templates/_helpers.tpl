@@ -46,24 +46,24 @@ that came later. */}}
 
 {{/* What the operator may do where its clusters are. Each rule says what for. */}}
 {{- define "dengine-operator.rules" -}}
-# What people ask for. Read only: the operator never changes a spec.
+# Specs. Read only: the operator never changes one.
 - apiGroups: [dengine.io]
   resources: [dengineclusters, denginebenchmarks]
   verbs: [get, list, watch]
-# A benchmark that an annotation of a cluster asks for is made, and the annotation removed, or noted as done in another one where
-# a manifest keeps it; a benchmark whose time is over is deleted.
+# The benchmark annotation of a cluster creates a benchmark and is removed, or recorded in another
+# annotation if a manifest declares it; a benchmark is deleted after its TTL.
 - apiGroups: [dengine.io]
   resources: [denginebenchmarks]
   verbs: [create, patch, delete]
 - apiGroups: [dengine.io]
   resources: [dengineclusters]
   verbs: [patch]
-# How it stands. `patch` is server-side apply. It is also what a benchmark's Job is allowed to do to its own benchmark;
-# one can only grant what one has.
+# Status. `patch` is server-side apply. A benchmark's Job may do it to its own benchmark; the
+# operator can only grant permissions that it has.
 - apiGroups: [dengine.io]
   resources: [dengineclusters/status, denginebenchmarks/status]
   verbs: [patch]
-# Owner references that hold up foreground deletion; some API servers ask for this.
+# Owner references that block foreground deletion; some API servers require this.
 - apiGroups: [dengine.io]
   resources: [dengineclusters/finalizers, denginebenchmarks/finalizers]
   verbs: [update]
@@ -71,22 +71,23 @@ that came later. */}}
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, delete]
-# Volumes grow, and their claims are annotated with what they hold (patch); they go once their member was removed (delete). Claims are made by the StatefulSet.
+# Claims grow and are annotated (patch), and are deleted once their member was removed. The
+# StatefulSet creates them.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, list, watch, patch, delete]
-# What a cluster and a benchmark consist of. Owner references delete it, not the operator.
+# Objects of clusters and benchmarks. Kubernetes deletes them by their owner references.
 - apiGroups: [""]
   resources: [services, serviceaccounts]
   verbs: [get, list, watch, create, patch]
-# The StatefulSet is deleted, without its pods, only to be made anew with a larger claim template.
+# The StatefulSet is deleted, without its pods, only to recreate it with another claim template.
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch]
-# A Job is deleted only when the next run of a schedule replaces it.
+# A Job is deleted only when the next scheduled run replaces it.
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch, create, patch, delete]
@@ -94,11 +95,11 @@ that came later. */}}
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, create, patch]
-# Why the pods of a StatefulSet or a Job are refused; Kubernetes says so in events and nowhere else.
+# Why the pods of a StatefulSet or a Job are refused; only events show it.
 - apiGroups: [""]
   resources: [events]
   verbs: [list]
-# What happened, for people. `patch` counts a repeated event.
+# Events. `patch` counts a repeated one.
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
@@ -106,8 +107,9 @@ that came later. */}}
 
 {{/* What it may do besides where it looks at all namespaces: volumes are in none. */}}
 {{- define "dengine-operator.volumeRules" -}}
-# The volume of a member that was given up is kept until another votes in its place: its reclaim policy is changed and changed back.
-# Those that are kept are found by a label.
+# The volume of a replaced member is kept until its replacement votes: its reclaim policy is changed
+# and restored.
+# Volumes that are kept are found by a label.
 - apiGroups: [""]
   resources: [persistentvolumes]
   verbs: [get, list, watch, patch]

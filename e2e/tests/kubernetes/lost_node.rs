@@ -99,7 +99,7 @@ async fn lose_and_repair(world: &World, node: &str) -> Result<()> {
 async fn told_why_it_waits(world: &World, node: &str) -> Result<()> {
     let said = world
         .await_cluster("l", PATIENCE, |cluster| {
-            message(cluster, conditions::DEGRADED).contains("give the volume up")
+            message(cluster, conditions::DEGRADED).contains("give up the volume")
         })
         .await?;
     say(format_args!(

@@ -61,7 +61,8 @@ enum StepError {
     #[error("waiting for {0}")]
     NotOurTurn(String),
     #[error(
-        "a Job {0} exists and does not belong to this run; rename the benchmark or choose another runId"
+        "Job {0} exists and does not belong to this run; rename the benchmark or choose another \
+         runId"
     )]
     NameTaken(String),
 }

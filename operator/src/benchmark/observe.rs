@@ -68,7 +68,7 @@ pub(super) async fn observe(
         trouble,
         was_stuck: was_stuck(&status),
         wanted_run: wanted_run(resource, &status, asked.due.at),
-        had_its_turn: had_its_turn(resource, &status, asked.due.at),
+        was_run: was_run(resource, &status, asked.due.at),
         thresholds: asked.thresholds,
         compares: benchmark.spec.compare_with.is_some(),
         invalid,
@@ -109,18 +109,18 @@ fn retry_in(status: &DEngineBenchmarkStatus, now: &Time) -> Option<u64> {
 fn skipped(status: &DEngineBenchmarkStatus, runs: u32) -> Option<Skipped> {
     let which = match runs {
         0 => return None,
-        1 => "a run of the schedule was".to_owned(),
-        more => format!("{more} runs of the schedule were"),
+        1 => "a scheduled run was skipped because it could not start in time".to_owned(),
+        more => format!("{more} scheduled runs were skipped because they could not start in time"),
     };
     let why = waited_for(status);
-    let message = format!("{which} skipped, for it was not possible to begin in time: {why}");
+    let message = format!("{which}: {why}");
     Some(Skipped { runs, message })
 }
 
 fn waited_for(status: &DEngineBenchmarkStatus) -> String {
     let under_way = recorded(status).filter(|run| !run.is_final);
     if let Some(run) = under_way.as_ref().filter(|run| run.job_made) {
-        return format!("run {} was still under way", run.run_id);
+        return format!("run {} was still in progress", run.run_id);
     }
     let said = |type_: &str, reasons: &[&str]| {
         let mut conditions = status.conditions.iter();
@@ -130,7 +130,7 @@ fn waited_for(status: &DEngineBenchmarkStatus) -> String {
     };
     let target = said(types::TARGET_READY, &WAITS);
     let refused = || said(types::FAILED, &[reasons::JOB_REFUSED, reasons::NAME_TAKEN]);
-    let unseen = || "nobody looked at the benchmark then".to_owned();
+    let unseen = || "the operator did not see it in time".to_owned();
     target.or_else(refused).unwrap_or_else(unseen)
 }
 
@@ -288,15 +288,15 @@ fn wanted_run(
     due: Option<Timestamp>,
 ) -> String {
     let spec_run = &resource.spec.run_id;
-    let had_its_turn = status.spec_run_id.as_ref() == Some(spec_run);
-    let recorded = status.run_id.clone().filter(|_| had_its_turn);
+    let was_run = status.spec_run_id.as_ref() == Some(spec_run);
+    let recorded = status.run_id.clone().filter(|_| was_run);
     let due = due.map(schedule::run_id);
     due.or(recorded).unwrap_or_else(|| spec_run.clone())
 }
 
 /// Whether the run that only the spec names has posted results before. Ids of scheduled runs name a
 /// time, so they never repeat.
-fn had_its_turn(
+fn was_run(
     resource: &DEngineBenchmark,
     status: &DEngineBenchmarkStatus,
     due: Option<Timestamp>,
@@ -508,12 +508,12 @@ mod tests {
         let spec = "{workload: put, target: {clusterRef: {name: demo}}, runId: one}";
         let resource = DEngineBenchmark::new("b", serde_saphyr::from_str(spec).unwrap());
         let mut status = DEngineBenchmarkStatus::default();
-        assert!(!had_its_turn(&resource, &status, None));
+        assert!(!was_run(&resource, &status, None));
         status.runs.insert("two".to_owned(), Report::default());
-        assert!(!had_its_turn(&resource, &status, None));
+        assert!(!was_run(&resource, &status, None));
         status.runs.insert("one".to_owned(), Report::default());
-        assert!(had_its_turn(&resource, &status, None));
+        assert!(was_run(&resource, &status, None));
         let due = Some(Timestamp::UNIX_EPOCH);
-        assert!(!had_its_turn(&resource, &status, due), "by the clock");
+        assert!(!was_run(&resource, &status, due), "by the clock");
     }
 }

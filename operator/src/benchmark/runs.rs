@@ -38,8 +38,8 @@ pub(super) async fn let_go(
         }));
         let parameters = by_us();
         let patched = api.patch(&name, &parameters, &patch);
-        let attempt = format!("let go of {uid}");
-        let what_fails = "the Job of a run that is over stays";
+        let attempt = format!("TTL of {uid}");
+        let what_fails = "the Job of a finished run can not be given a TTL";
         let about = resource.object_ref(&());
         context
             .best_effort(&about, &attempt, what_fails, patched)

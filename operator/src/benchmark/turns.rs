@@ -234,7 +234,7 @@ impl State {
         let (asked, since) = self.asked.get(place)?;
         let others = *asked != who(benchmark) && is_behind(*since);
         let name = seen_from(benchmark, &asked.0, &asked.1);
-        others.then(|| format!("benchmark {name}, which is about to begin"))
+        others.then(|| format!("benchmark {name}, which is about to start"))
     }
 }
 

@@ -50,7 +50,7 @@ fn does_not_count(report: &Report, whose: &str) -> Option<Ending> {
             phase: BenchmarkPhase::ResultMissing,
             reason: reasons::RESULT_MISSING,
             message: format!(
-                "{whose}what the Job posted holds no workload that this version of the operator can read"
+                "{whose}the result has no workload that this version of the operator can read"
             ),
         });
     }
@@ -72,7 +72,7 @@ fn does_not_count(report: &Report, whose: &str) -> Option<Ending> {
             phase: BenchmarkPhase::Invalid,
             reason: reasons::LEADER_CHANGED,
             message: format!(
-                "{whose}the leader changed during {}, so it measured an election too",
+                "{whose}the leader changed during {}, so the result does not count",
                 unstable.name
             ),
         });

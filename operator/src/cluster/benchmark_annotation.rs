@@ -48,7 +48,7 @@ pub(super) async fn handle(
         return Ok(());
     };
     let namespace = cluster.namespace().unwrap_or_default();
-    let is_done = had_its_turn(benchmarks, &namespace, &asked);
+    let is_done = was_run(benchmarks, &namespace, &asked);
     if asked.declared && (is_done || is_kept(cluster, &asked.run)) {
         return keep(context, cluster, &namespace, &asked.run).await;
     }
@@ -108,7 +108,7 @@ async fn keep(
     let (name, parameters, noted) = (cluster.name_any(), by_us(), Patch::Merge(noted));
     let written = clusters.patch(&name, &parameters, &noted);
     let attempt = format!("note {run} of {}", cluster.uid().unwrap_or_default());
-    let what_fails = "it can not be noted that a benchmark of a manifest had its turn";
+    let what_fails = "the run of a declared benchmark can not be recorded";
     let about = cluster.object_ref(&());
     context
         .best_effort(&about, &attempt, what_fails, written)
@@ -135,7 +135,7 @@ async fn remove(
     }});
     let (name, parameters, done) = (cluster.name_any(), by_us(), Patch::Merge(done));
     let removed = clusters.patch(&name, &parameters, &done);
-    let what_fails = "the annotation that asked for a benchmark can not be removed";
+    let what_fails = "the benchmark annotation can not be removed";
     let about = cluster.object_ref(&());
     context
         .best_effort(&about, attempt, what_fails, removed)
@@ -171,11 +171,7 @@ fn is_declared(cluster: &DEngineCluster) -> bool {
 }
 
 /// Whether the benchmark exists with this run.
-fn had_its_turn(
-    benchmarks: &Store<Guarded<DEngineBenchmark>>,
-    namespace: &str,
-    asked: &Asked,
-) -> bool {
+fn was_run(benchmarks: &Store<Guarded<DEngineBenchmark>>, namespace: &str, asked: &Asked) -> bool {
     let found = benchmarks.get(&ObjectRef::new(&asked.name).within(namespace));
     let found = found.as_ref().and_then(|found| found.0.as_ref().ok());
     found.is_some_and(|found| found.spec.run_id == asked.run)
@@ -200,7 +196,7 @@ fn unknown(profile: &str) -> Option<String> {
     let is_known = profiles::profile(profile).is_some();
     (!is_known).then(|| {
         let message = profiles::unknown(profile);
-        format!("the benchmark that the annotation asks for is refused: {message}")
+        format!("the benchmark annotation is refused: {message}")
     })
 }
 
@@ -216,8 +212,8 @@ async fn ask(
         && !is_owned_by(there.owner_references(), cluster)
     {
         let note = format!(
-            "the benchmark that the annotation asks for is refused: a DEngineBenchmark {name} exists and was not made for this \
-             annotation; run that one by its spec.runId, or rename it"
+            "the benchmark annotation is refused: DEngineBenchmark {name} exists and was not \
+             created for it; run that one by its spec.runId, or rename it"
         );
         return Ok(Event::warning(events::STEP_FAILED, note));
     }
@@ -225,12 +221,11 @@ async fn ask(
     let wanted = Patch::Apply(benchmark(cluster, name, &asked.profile, run));
     match benchmarks.patch(name, &parameters, &wanted).await {
         Ok(_) => {
-            let note = format!("the annotation asks for benchmark {name}, run {run}");
+            let note = format!("the annotation starts benchmark {name}, run {run}");
             Ok(Event::normal(events::BENCHMARK_ASKED, note))
         }
         Err(error) if is_refusal(&error) => {
-            let note =
-                format!("the benchmark {name} that the annotation asks for is refused: {error}");
+            let note = format!("benchmark {name} of the annotation is refused: {error}");
             Ok(Event::warning(events::STEP_FAILED, note))
         }
         Err(error) => Err(error),

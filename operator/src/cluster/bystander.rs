@@ -131,8 +131,8 @@ pub(super) async fn stand_by(
     Ok(Action::requeue(AGAIN))
 }
 
-/// The message does not name the bystander: two bystanders would replace each other's message again
-/// and again.
+/// The message does not name the bystander, and its wording is fixed: two bystanders, perhaps of
+/// different versions, would replace each other's message again and again.
 fn message(resource: &DEngineCluster, other: &Other) -> String {
     let (namespace, name) = (
         resource.namespace().unwrap_or_default(),
@@ -147,7 +147,8 @@ fn message(resource: &DEngineCluster, other: &Other) -> String {
         format!("patch dec {name} --subresource=status --type=merge --patch='{patch}'")
     };
     format!(
-        "{}, and every other operator that sees it leaves it alone; to hand it over: {kubectl} {hand_over}",
+        "{}, and every other operator that sees it leaves it alone; to hand it over: {kubectl} \
+         {hand_over}",
         looked_after_by(&other.name)
     )
 }
@@ -172,8 +173,7 @@ pub(super) async fn forget(
     match condition(resource) {
         Some(said) if is_stale(said, &context.identity, &now()) => {
             let attempt = format!("forget {}", resource.uid().unwrap_or_default());
-            let what_fails =
-                "what another operator said long ago can not be taken out of the status";
+            let what_fails = "the outdated condition of another operator can not be removed";
             let forgotten = write(&context.client, resource, json!({}));
             let about = resource.object_ref(&());
             context

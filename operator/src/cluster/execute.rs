@@ -101,7 +101,7 @@ async fn write_record(
             ordinal: _,
         } => {
             record_replacement(context, resource, *member_id, name, *voted).await?;
-            let note = format!("{name} (member {member_id}) does not run and is to be replaced");
+            let note = format!("{name} (member {member_id}) does not run and is being replaced");
             Ok(Some(Event::warning(events::MEMBER_REPLACED, note)))
         }
     }
@@ -187,7 +187,7 @@ async fn change_membership(
         MembershipStep::Promote { member_id, name } => {
             let leader = leader(context, observation).await?;
             leader.promote(*member_id).await?;
-            let note = format!("{name} (member {member_id}) votes");
+            let note = format!("promoted {name} (member {member_id}) to a voter");
             Ok(Event::normal(events::MEMBER_PROMOTED, note))
         }
         MembershipStep::Remove {
@@ -202,7 +202,7 @@ async fn change_membership(
         MembershipStep::TransferLeader { member_id, name } => {
             let leader = leader(context, observation).await?;
             let now = leader.transfer_leader(*member_id).await?;
-            let note = format!("{name} leads now, in term {}", now.term);
+            let note = format!("{name} leads in term {}", now.term);
             Ok(Event::normal(events::LEADER_TRANSFERRED, note))
         }
     }
@@ -210,24 +210,22 @@ async fn change_membership(
 
 fn removed(member_id: u64, name: &str, why: Removal) -> Event {
     let (what, warning) = match why {
-        Removal::DataLost => ("its data is gone; it joins anew", true),
-        Removal::VolumeLost => (
-            "the volume of its claim is gone; it joins anew with an empty one",
-            true,
-        ),
+        Removal::DataLost => ("its data is gone; it joins again", true),
+        Removal::VolumeLost => ("its volume is gone; it joins again with an empty one", true),
         Removal::VolumeGivenUp => (
-            "its volume claim was deleted and its server does not run; it joins anew with an empty one",
+            "its volume claim was deleted and its server does not run; it joins again with an \
+             empty volume",
             true,
         ),
         Removal::DataDamaged => (
-            "its data can not be used any more; it joins anew with an empty volume",
+            "its data directory can not be used any more; it joins again with an empty volume",
             true,
         ),
         Removal::Crashing => (
-            "its server ends again and again; it joins anew with an empty volume",
+            "its server crashes again and again; it joins again with an empty volume",
             true,
         ),
-        Removal::ScaleDown => ("fewer members are wanted", false),
+        Removal::ScaleDown => ("the cluster is scaled down", false),
     };
     let note = format!("removed {name} (member {member_id}): {what}");
     Event {
@@ -326,10 +324,10 @@ fn any_of(observed: &Observed, addresses: &BTreeMap<Ordinal, String>) -> Option<
 fn why_restart(cluster: &Cluster, observed: &Observed, ordinal: Ordinal) -> String {
     let claim = observed.claims.get(&ordinal);
     if claim.is_some_and(|claim| claim.terminating) {
-        return "so that it comes back with an empty volume".to_owned();
+        return "start with an empty volume".to_owned();
     }
     let template = stateful_set::template_hash(cluster);
-    format!("so that it runs what the spec asks for (template {template})")
+    format!("update it to template {template}")
 }
 
 async fn restart(
@@ -342,7 +340,7 @@ async fn restart(
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &cluster.namespace);
     let pod = names::cluster::pod(&cluster.name, ordinal);
     api.delete(&pod, &exactly(pod_uid)).await?;
-    let note = format!("restarting {pod}, {why}");
+    let note = format!("restarting {pod} to {why}");
     Ok(Some(Event::normal(events::MEMBER_RESTARTED, note)))
 }
 
@@ -374,6 +372,6 @@ async fn delete_claim(
         Api::namespaced(context.client.clone(), &cluster.namespace);
     let claim = names::cluster::claim(&cluster.name, ordinal);
     api.delete(&claim, &exactly(claim_uid)).await?;
-    let note = format!("deleted the volume claim {claim}: its member was removed");
+    let note = format!("deleted volume claim {claim}: its member was removed");
     Ok(Some(Event::normal(events::VOLUME_DELETED, note)))
 }

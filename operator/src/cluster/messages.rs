@@ -30,7 +30,7 @@ fn done(observed: &Observed) -> (&'static str, String) {
         .map(|member| member.name.as_str())
         .collect();
     if away.is_empty() && observed.refused.is_none() {
-        let message = "everything is as the spec asks".to_owned();
+        let message = "the cluster is as the spec asks".to_owned();
         return (reasons::AS_SPECIFIED, message);
     }
     let who = if away.is_empty() {
@@ -38,7 +38,7 @@ fn done(observed: &Observed) -> (&'static str, String) {
     } else {
         away.join(", ")
     };
-    let message = format!("nothing can be done but to wait for {who}");
+    let message = format!("waiting for {who} to recover");
     (
         reasons::MEMBER_UNAVAILABLE,
         with_troubles(message, observed),
@@ -64,7 +64,7 @@ fn recording(record: &Record) -> (&'static str, String) {
             (reasons::BOOTSTRAPPING, message)
         }
         Record::Replacement { name, .. } => {
-            let message = format!("about to replace {name}, which does not run");
+            let message = format!("replacing {name}, which does not run");
             (reasons::REPLACING_MEMBER, message)
         }
     }
@@ -73,14 +73,14 @@ fn recording(record: &Record) -> (&'static str, String) {
 fn changing_object(step: &ObjectStep) -> (&'static str, String) {
     match step {
         ObjectStep::MarkClaim { ordinal, .. } => {
-            let message = format!("about to remove member {ordinal}");
+            let message = format!("preparing to remove member {ordinal}");
             (reasons::REMOVING_MEMBER, message)
         }
         ObjectStep::RestartPod { ordinal, .. } => {
             (reasons::ROLLING_OUT, format!("restarting member {ordinal}"))
         }
         ObjectStep::DeleteClaim { ordinal, .. } => {
-            let message = format!("deleting the volume claim of removed member {ordinal}");
+            let message = format!("deleting the volume claim of the removed member {ordinal}");
             (reasons::REMOVING_MEMBER, message)
         }
     }
@@ -97,15 +97,16 @@ fn changing_membership(step: &MembershipStep) -> (&'static str, String) {
             (reasons::ADDING_MEMBER, message)
         }
         MembershipStep::Join { ordinal, .. } => {
-            let message = format!("telling member {ordinal} its identity");
+            let message = format!("joining member {ordinal} to the cluster");
             (reasons::ADDING_MEMBER, message)
         }
-        MembershipStep::Promote { name, .. } => {
-            (reasons::ADDING_MEMBER, format!("letting {name} vote"))
-        }
+        MembershipStep::Promote { name, .. } => (
+            reasons::ADDING_MEMBER,
+            format!("promoting {name} to a voter"),
+        ),
         MembershipStep::Remove { name, why, .. } => removing(name, *why),
         MembershipStep::TransferLeader { name, .. } => {
-            let message = format!("handing leadership to {name}");
+            let message = format!("transferring leadership to {name}");
             (reasons::TRANSFERRING_LEADER, message)
         }
     }
@@ -114,18 +115,18 @@ fn changing_membership(step: &MembershipStep) -> (&'static str, String) {
 fn removing(name: &str, why: Removal) -> (&'static str, String) {
     let replaced = match why {
         Removal::ScaleDown => {
-            let message = format!("removing {name}: fewer members are wanted");
+            let message = format!("removing {name}: the cluster is scaled down");
             return (reasons::REMOVING_MEMBER, message);
         }
-        Removal::DataLost => format!("{name} came back without its data and is replaced"),
-        Removal::VolumeLost => format!("the volume of {name} is gone; it is replaced"),
+        Removal::DataLost => format!("replacing {name}: it came back without its data"),
+        Removal::VolumeLost => format!("replacing {name}: its volume is gone"),
         Removal::VolumeGivenUp => {
-            format!("the volume claim of {name} was deleted; it is replaced")
+            format!("replacing {name}: its volume claim was deleted")
         }
         Removal::DataDamaged => {
-            format!("the data of {name} can not be used any more; it is replaced")
+            format!("replacing {name}: its data directory can not be used any more")
         }
-        Removal::Crashing => format!("{name} ends again and again; it is replaced"),
+        Removal::Crashing => format!("replacing {name}: its server crashes again and again"),
     };
     (reasons::REPLACING_MEMBER, replaced)
 }
@@ -140,15 +141,16 @@ fn waiting(waiting: &Waiting, observed: &Observed) -> (&'static str, String) {
         Waiting::Gone(leaving) => {
             let leaving: Vec<u32> = leaving.iter().copied().collect();
             let message = format!(
-                "waiting for the old pods of {} to end: another StatefulSet's, or with volume claims that are being deleted, they \
-                 are no part of this cluster; if nobody deletes them, do (the volume of a deleted claim goes with its pod, unless \
-                 its persistentVolumeReclaimPolicy is Retain)",
+                "waiting for the old pods of {} to end: they belong to another StatefulSet, or \
+                 their volume claims are being deleted; if they stay, delete them (the volume of \
+                 a deleted claim is deleted with its pod, unless its \
+                 persistentVolumeReclaimPolicy is Retain)",
                 members(&leaving)
             );
             (reasons::WAITING_FOR_PODS, with_troubles(message, observed))
         }
         Waiting::Seed => {
-            let message = "waiting for the member that was chosen as the first voter".to_owned();
+            let message = "waiting for the first voter to answer".to_owned();
             (reasons::WAITING_FOR_PODS, with_troubles(message, observed))
         }
         Waiting::Quorum => {
@@ -156,7 +158,7 @@ fn waiting(waiting: &Waiting, observed: &Observed) -> (&'static str, String) {
             (reasons::QUORUM_LOST, with_troubles(message, observed))
         }
         Waiting::CatchUp { name } => {
-            let message = format!("{name} receives the log");
+            let message = format!("{name} catches up with the log");
             (reasons::CATCHING_UP, with_troubles(message, observed))
         }
         Waiting::Member { name } => {
@@ -173,7 +175,8 @@ pub(super) fn blocked(blocked: &Blocked) -> (&'static str, String) {
             let names: Vec<u32> = names.iter().copied().collect();
             let ids: Vec<String> = cluster_ids.iter().map(u64::to_string).collect();
             let message = format!(
-                "the volumes of {} belong to another cluster ({}); nothing is changed until they are gone",
+                "the volumes of {} belong to another cluster ({}); nothing is changed until they \
+                 are removed",
                 members(&names),
                 ids.join(", ")
             );
@@ -181,39 +184,59 @@ pub(super) fn blocked(blocked: &Blocked) -> (&'static str, String) {
         }
         Blocked::AllEmpty => (
             reasons::QUORUM_LOST,
-            "every volume is empty though the cluster had members, and no second cluster is formed under its name; if the volumes that hold its data exist, bind them to the claims of these pods, else delete this resource and its claims and create it anew (runbook DEngineQuorumLost)".to_owned(),
+            "every volume is empty though the cluster had members; no second cluster is formed. \
+             If the volumes with its data exist, bind them to the claims of these pods, else \
+             delete this resource and its claims and create it again (runbook DEngineQuorumLost)"
+                .to_owned(),
         ),
         Blocked::SeedLost => (
             reasons::BLOCKED,
-            "the volume that was chosen for the first voter is gone, and the cluster was never seen to have a member; delete this resource and its claims and create it anew".to_owned(),
+            "the volume of the first voter is gone, and no member was ever seen; delete this \
+             resource and its claims and create it again"
+                .to_owned(),
         ),
         Blocked::RemovedByHand { ordinal, member_id } => (
             reasons::BLOCKED,
-            format!("the volume of pod {ordinal} holds member {member_id}, which was removed from the cluster by hand; delete that volume claim and the pod to let it join anew"),
+            format!(
+                "the volume of pod {ordinal} holds member {member_id}, which was removed from \
+                     the cluster by hand; delete its volume claim and the pod to let it join again"
+            ),
         ),
         Blocked::UnknownMember { name } => (
             reasons::BLOCKED,
-            format!("the cluster has a member {name:?} that is no pod of this resource; remove it by hand"),
+            format!("member {name:?} is not a pod of this cluster; remove it by hand"),
         ),
         Blocked::Quorum { name } => (
             reasons::BLOCKED,
-            format!("taking {name} away now could cost the quorum; waiting for more members to answer"),
+            format!(
+                "stopping or removing {name} now could cost the quorum; waiting for more \
+                     members to answer"
+            ),
         ),
         Blocked::Version { from, to, why } => (
             reasons::VERSION_REFUSED,
-            format!("the roll-out stops: {}", why.message(*from, *to)),
+            format!("the rolling update stops: {}", why.message(*from, *to)),
         ),
         Blocked::ScaleDown { name, away } => (
             reasons::BLOCKED,
-            format!("{name} is not removed while {away}, which is to stay, does not take part: fewer members would survive less"),
+            format!(
+                "{name} is not removed while {away} is unavailable: fewer members tolerate \
+                     fewer failures"
+            ),
         ),
         Blocked::ClaimDeleted { name } => (
             reasons::VOLUME_CLAIM_DELETED,
-            format!("{name} is not restarted: {}", goes_with_its_pod("its volume claim")),
+            format!(
+                "{name} is not restarted: {}",
+                goes_with_its_pod("its volume claim")
+            ),
         ),
         Blocked::ReplacedBefore { name, times, next } => (
             reasons::REPLACED_BEFORE,
-            format!("{name} does not run, and was replaced before ({times} in a row), which did not help; its volume is kept, and not given up before {next}: look at its node, its limits and its log"),
+            format!(
+                "{name} does not run although it was replaced ({times} in a row); it is not \
+                     replaced again before {next}: check its node, its limits and its log"
+            ),
         ),
     }
 }
@@ -221,9 +244,9 @@ pub(super) fn blocked(blocked: &Blocked) -> (&'static str, String) {
 /// What happens to a volume whose claim was deleted while its member runs.
 pub(super) fn goes_with_its_pod(claim: &str) -> String {
     format!(
-        "somebody deleted {claim}, and the volume goes when the pod ends; delete the pod while all other members \
-         serve, and it joins anew with an empty volume; to keep the data, as that of a single member, first set \
-         persistentVolumeReclaimPolicy of the PersistentVolume to Retain"
+        "{claim} was deleted, so the volume is deleted when the pod ends; delete the pod while all \
+         other members serve, and it joins again with an empty volume; to keep the data, as of a \
+         single member, first set persistentVolumeReclaimPolicy of the PersistentVolume to Retain"
     )
 }
 
@@ -259,8 +282,9 @@ fn old_volumes(observed: &Observed) -> impl Iterator<Item = String> {
     let kept = kept.map(|volume| {
         let (ordinal, volume) = (volume.ordinal, &volume.name);
         format!(
-            "the old volume of member {ordinal}, {volume}, is kept until another one votes; if that leaves no volume for it, \
-             set persistentVolumeReclaimPolicy of {volume} to Delete"
+            "old volume {volume} of member {ordinal} is kept until its replacement votes; if the \
+             replacement gets no volume because of that, set persistentVolumeReclaimPolicy of \
+             {volume} to Delete"
         )
     });
     let not_kept = observed.replaced.iter();

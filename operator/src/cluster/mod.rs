@@ -180,7 +180,7 @@ async fn observe_and_act(
 /// Members keep the image that they run.
 fn version_notice(cluster: &Cluster) -> Option<Notice> {
     let message = cluster.refused_image.as_ref()?;
-    let message = format!("the image is not rolled out: {message}");
+    let message = format!("the image is refused: {message}");
     Some(Notice::rests(reasons::VERSION_REFUSED, message))
 }
 

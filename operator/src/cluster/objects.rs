@@ -139,7 +139,8 @@ where
 /// Publishes that a webhook has the last word on an object.
 pub(super) async fn publish_altered(context: &Context, cluster: &Cluster, kind: &str, name: &str) {
     let note = format!(
-        "{kind} {name} is not as the operator applied it: an admission webhook changes it, which is left as it is"
+        "an admission webhook changes {kind} {name} after the operator applies it; the change is \
+         left as it is"
     );
     let event = Event::warning(events::OBJECT_CHANGED, note);
     context.publish(&cluster.reference(), &event).await;

@@ -121,7 +121,8 @@ pub(super) async fn keep(
     let not_kept = match retain(context, cluster, claim_uid, old).await {
         Ok(not_kept) => not_kept,
         Err(error) if is_code(&error, 403) => Some(format!(
-            "the operator may not change PersistentVolume {volume}, as in an installation for some namespaces"
+            "the operator may not change PersistentVolume {volume}; it is installed for some \
+             namespaces only, or lacks the permission"
         )),
         Err(error) if is_code(&error, 409) => return Err(error),
         Err(kube::Error::Api(status)) if (400..429).contains(&status.code) => Some(format!(
@@ -133,11 +134,11 @@ pub(super) async fn keep(
     let pod = names::cluster::pod(&cluster.name, old.ordinal);
     let event = match &not_kept {
         None => {
-            let note = format!("the volume {volume} of {pod} is kept until another votes");
+            let note = format!("volume {volume} of {pod} is kept until its replacement votes");
             Event::normal(events::VOLUME_KEPT, note)
         }
         Some(why) => {
-            let note = format!("no volume of {pod} is kept: {why}");
+            let note = format!("the volume of {pod} is not kept: {why}");
             Event::warning(events::VOLUME_KEPT, note)
         }
     };
@@ -166,8 +167,7 @@ async fn retain(
     // is.
     if !is_of(&there, cluster, old.ordinal) || !is_bound_to(&there, claim_uid) {
         let volume = &old.name;
-        let why =
-            format!("PersistentVolume {volume}, which its claim names, belongs to another claim");
+        let why = format!("PersistentVolume {volume} belongs to another claim");
         return Ok(Some(why));
     }
     let policy = match policy(&there) {
@@ -248,8 +248,7 @@ async fn let_go(
     // The cache may lag, and all may have been done and published before.
     if there.is_some() || recorded {
         let pod = names::cluster::pod(&cluster.name, old.ordinal);
-        let note =
-            format!("another member votes for {pod}; its old volume {volume} is no longer kept");
+        let note = format!("old volume {volume} of {pod} is no longer needed and is released");
         let event = Event::normal(events::VOLUME_RELEASED, note);
         context.publish(&cluster.reference(), &event).await;
     }
@@ -263,8 +262,8 @@ fn stays(old: &OldVolume, error: &kube::Error) -> String {
     };
     let (ordinal, volume) = (old.ordinal, &old.name);
     format!(
-        "the old volume of member {ordinal}, {volume}, is not needed any more, and can not be let go (runbook \
-         DEngineClusterDegraded): {why}"
+        "old volume {volume} of member {ordinal} is no longer needed, but can not be released \
+         (runbook DEngineClusterDegraded): {why}"
     )
 }
 

@@ -75,7 +75,8 @@ fn out_of_reach(said: &str, claim: Option<&core::PersistentVolumeClaim>) -> Opti
     let node = claim.and_then(|claim| claim.annotations().get(SELECTED_NODE));
     let node = node.map_or_else(|| "another node".to_owned(), |node| format!("node {node}"));
     Some(format!(
-        "its volume is on {node}; if that is gone for good, give the volume up: see the runbook DEngineClusterDegraded"
+        "its volume is on {node}; if that is gone for good, give up the volume: see the runbook \
+         DEngineClusterDegraded"
     ))
 }
 
@@ -91,8 +92,8 @@ fn overdue(pod: &core::Pod, now: &Time) -> Option<String> {
     }
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     Some(format!(
-        "its pod should have ended by {}, and its node {} does not say that it did; if that node is gone for good, see the \
-         runbook DEngineClusterDegraded",
+        "its pod should have ended by {}, but its node {} does not confirm that; if the node is \
+         gone for good, see the runbook DEngineClusterDegraded",
         due.0,
         node.unwrap_or("(none)")
     ))
@@ -119,8 +120,9 @@ pub(super) fn silent(pod: &core::Pod, now: &Time) -> Option<String> {
         kept_from_operator(node)
     } else {
         format!(
-            "its server should run, has not been ready since {} and does not answer: its folder is large, its disk hangs, or \
-             its node {node} is away (`kubectl get node {node}`); see the runbook DEngineClusterDegraded",
+            "its server should run, but has not been ready since {} and does not answer: its data \
+             directory is large, its disk hangs, or its node {node} is down (`kubectl get node \
+             {node}`); see the runbook DEngineClusterDegraded",
             since.0
         )
     })
@@ -131,8 +133,9 @@ pub(super) fn silent(pod: &core::Pod, now: &Time) -> Option<String> {
 fn kept_from_operator(node: &str) -> String {
     let port = ports::ADMIN;
     format!(
-        "its pod is ready, and does not answer the operator on port {port}: does a NetworkPolicy keep the operator from it \
-         (docs/network-policy.md)? If not, its node {node} may have gone away just now (`kubectl get node {node}`)"
+        "its pod is ready, but does not answer the operator on port {port}: check whether a \
+         NetworkPolicy blocks the operator (docs/network-policy.md), or whether its node {node} \
+         just went down (`kubectl get node {node}`)"
     )
 }
 
@@ -149,13 +152,13 @@ fn last_words(ended: &core::ContainerStateTerminated) -> Option<String> {
     let last = said.map(str::trim).rfind(|line| !line.is_empty());
     let code = ended.exit_code;
     let why = if code == EXIT_ENVIRONMENT {
-        ", which says that the machine or its disk keeps it from running"
+        " (the machine or its disk keeps it from running)"
     } else {
         ""
     };
     Some(match last {
-        Some(message) => format!("the server ended with code {code}{why}: {message}"),
-        None => format!("the server ended with code {code}{why}"),
+        Some(message) => format!("the server exited with code {code}{why}: {message}"),
+        None => format!("the server exited with code {code}{why}"),
     })
 }
 
@@ -410,7 +413,8 @@ pub(super) mod tests {
         .unwrap();
         for said in [
             "0/3 nodes are available: 3 node(s) didn't match PersistentVolume's node affinity.",
-            "0/3 nodes are available: 1 node(s) had volume node affinity conflict, 2 Insufficient cpu.",
+            "0/3 nodes are available: 1 node(s) had volume node affinity conflict, 2 Insufficient \
+             cpu.",
         ] {
             let message = trouble(&pending(said), Some(&claim), &at(1).unwrap()).unwrap();
             assert!(message.starts_with(said), "{message}");

@@ -68,10 +68,12 @@ impl Refusal {
     pub(crate) fn message(self, from: Version, to: Version) -> String {
         match self {
             Self::Downgrade => format!(
-                "members have run {from}, and {to} may not be able to read what that wrote; name an image of {from} or newer"
+                "members have run {from}, and {to} may not be able to read their data; use an \
+                 image of {from} or newer"
             ),
             Self::Skips => format!(
-                "members run {from}, and {to} skips versions; go to the next minor version first, and on from there"
+                "members run {from}, and {to} skips a version; update to the next minor version \
+                 first"
             ),
         }
     }

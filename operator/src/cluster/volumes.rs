@@ -26,13 +26,13 @@ use crate::quantity;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum VolumesError {
     /// The StatefulSet could not be recreated with another size.
-    #[error("the StatefulSet {name} can not be made anew: {source}")]
+    #[error("StatefulSet {name} can not be recreated: {source}")]
     Renew {
         name: String,
         source: Box<kube::Error>,
     },
     /// A claim could not be changed.
-    #[error("the volume claim {claim} can not ask for {size}: {message}")]
+    #[error("volume claim {claim} can not be expanded to {size}: {message}")]
     Expand {
         claim: String,
         size: String,
@@ -107,7 +107,8 @@ pub(super) fn notice(
         if !pending.is_empty() {
             let who = members(&pending);
             message = format!(
-                "{message}; the file system of {who} grows when the pod starts, which some drivers wait for: restart it"
+                "{message}; some drivers expand the file system only when the pod starts: restart \
+                 {who}"
             );
         }
         return Some(Notice::works(reasons::EXPANDING_VOLUMES, message));
@@ -122,8 +123,8 @@ pub(super) fn notice(
     let larger = of(&|claim| is_larger(requested(claim), size));
     (!larger.is_empty()).then(|| {
         let message = format!(
-            "the volume claims of {} ask for more than spec.storage.size, {size}; volumes do not shrink, so they stay as \
-             they are",
+            "the volume claims of {} request more than spec.storage.size ({size}); volumes do not \
+             shrink, so they keep their size",
             members(&larger)
         );
         Notice::rests(reasons::VOLUMES_STAY_LARGER, message)
@@ -148,7 +149,7 @@ fn can_not_grow(
     let (_, why, _) = failing.first()?;
     let who: Vec<Ordinal> = failing.iter().map(|(ordinal, ..)| *ordinal).collect();
     let message = format!(
-        "the volumes of {} should grow to {size}, and do not: {why}; what can not be had is taken back by a smaller \
+        "the volumes of {} can not grow to {size}: {why}; to stop trying, lower \
          spec.storage.size",
         members(&who)
     );
@@ -243,7 +244,7 @@ async fn expand_claim(
         Ok(_) => context.retries.succeeded(&attempt),
     }
     context.crash_point();
-    let note = format!("the volume claim {name} asks for {size}");
+    let note = format!("volume claim {name} requests {size}");
     let event = Event::normal(events::VOLUME_EXPANDING, note);
     context.publish(&cluster.reference(), &event).await;
     Ok(())
@@ -270,7 +271,7 @@ async fn renew(
     context.crash_point();
     let size = &cluster.spec.storage.size;
     let note = format!(
-        "the StatefulSet {name} is made anew, so that further members get volumes of {size}; its pods stay"
+        "StatefulSet {name} is recreated, so that new members get volumes of {size}; its pods stay"
     );
     let event = Event::normal(events::VOLUME_TEMPLATE_CHANGED, note);
     context.publish(&cluster.reference(), &event).await;
@@ -415,7 +416,7 @@ mod tests {
         let (reason, message) = says(&pod).unwrap();
         assert_eq!(reason, "VolumeClaimDeleted");
         assert!(
-            message.contains("deleted the volume claim of member 1,"),
+            message.contains("the volume claim of member 1 was deleted,"),
             "{message}"
         );
     }
@@ -431,7 +432,7 @@ mod tests {
         let claims = BTreeMap::from([(1, Arc::new(claim))]);
         let said = notice(&claims, &BTreeMap::new(), "2Gi").unwrap();
         assert!(
-            said.message.contains("file system of member 1"),
+            said.message.contains("restart member 1"),
             "{}",
             said.message
         );
@@ -457,7 +458,7 @@ mod tests {
             let said = notice_of(type_, None);
             assert!(said.works, "it is tried again");
             assert!(
-                said.message.contains("volumes of member 1 should"),
+                said.message.contains("volumes of member 1 can not grow"),
                 "{said:?}"
             );
             assert!(said.message.contains("the quota of the pool"), "{said:?}");

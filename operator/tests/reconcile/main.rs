@@ -256,7 +256,7 @@ async fn a_claim_that_can_not_grow_is_tried_once_and_the_size_can_be_lowered() {
     let patches = world.costs(3, "persistentvolumeclaims").await;
     assert_eq!(patches, Vec::<String>::new());
     let message = world.message(conditions::PROGRESSING);
-    assert_eq!(message, "everything is as the spec asks");
+    assert_eq!(message, "the cluster is as the spec asks");
 }
 
 #[tokio::test]

@@ -71,8 +71,8 @@ async fn an_adopted_orphan_keeps_its_image() {
     // An owner that does not control it.
     let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c"}]);
     for (spec, owners, message) in [
-        (json!({}), Value::Null, "everything is as the spec asks"),
-        (json!({}), owner, "everything is as the spec asks"),
+        (json!({}), Value::Null, "the cluster is as the spec asks"),
+        (json!({}), owner, "the cluster is as the spec asks"),
         (
             json!({"image": "localhost/dengine:0.3.0"}),
             Value::Null,

@@ -186,7 +186,7 @@ async fn a_roll_out_leaves_a_member_to_people_whose_claim_was_deleted() {
             .await?;
         let stopped = world
             .await_cluster("r", CHANGE_PATIENCE, |cluster| {
-                message(cluster, conditions::PROGRESSING).contains("deleted its volume claim")
+                message(cluster, conditions::PROGRESSING).contains("its volume claim was deleted")
             })
             .await?;
         let words = message(&stopped, conditions::PROGRESSING);

@@ -70,7 +70,10 @@ async fn a_leader_whose_volume_is_full_hands_over_and_writes_go_on() {
         let told = await_low(world).await?;
         let words = message(&told, conditions::LOW_ON_SPACE);
         let ordinal = names::cluster::ordinal("f", &before).unwrap_or_default();
-        ensure!(words.starts_with(&format!("member {ordinal} ")), "{words}");
+        ensure!(
+            words.starts_with(&format!("the disk of member {ordinal} ")),
+            "{words}"
+        );
         let leads = |cluster: &DEngineCluster| leader(cluster).is_ok_and(|now| now != before);
         world.await_cluster("f", PATIENCE, leads).await?;
         load.await_more(ENOUGH, PATIENCE).await?;

@@ -18,7 +18,7 @@ pub(crate) struct Observed {
     /// The run that the spec, or its schedule, asks for.
     pub wanted_run: String,
     /// The spec names it, and there are results of a run with this id.
-    pub had_its_turn: bool,
+    pub was_run: bool,
     /// Thresholds of the run.
     pub thresholds: Vec<Threshold>,
     /// It is compared with an etcd, which has a Job of its own after the first.
@@ -163,11 +163,11 @@ pub(super) fn plan(observed: &Observed) -> Step {
 /// Results of an earlier run with the same id would be taken for the new one's, whatever its spec
 /// says.
 fn begin(observed: &Observed) -> Step {
-    if observed.had_its_turn {
+    if observed.was_run {
         return Step::Refuse {
             reason: reasons::INVALID_SPEC,
             message: format!(
-                "run {} had its turn; choose another runId",
+                "run {} was already run; choose another runId",
                 observed.wanted_run
             ),
         };
@@ -184,7 +184,7 @@ fn begin(observed: &Observed) -> Step {
 fn suspended(run: &str) -> Step {
     Step::Refuse {
         reason: reasons::SUSPENDED,
-        message: format!("spec.suspend is set: run {run} begins once it is not"),
+        message: format!("spec.suspend is set; run {run} starts once it is unset"),
     }
 }
 
@@ -239,7 +239,7 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
         return Step::Cancel(Ending {
             phase: BenchmarkPhase::Failed,
             reason: reasons::REPLACED,
-            message: format!("run {} of the schedule replaces it", observed.wanted_run),
+            message: format!("scheduled run {} replaces it", observed.wanted_run),
         });
     }
     match (&observed.job, recorded.job_made) {
@@ -250,20 +250,20 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
             JobState::Running => Step::Wait,
             JobState::Failed(message) => {
                 let stuck = observed.was_stuck.as_ref();
-                let cause = stuck.map(|stuck| format!("; until then {stuck}"));
+                let cause = stuck.map(|stuck| format!("; before that, {stuck}"));
                 let message = format!("{message}{}", cause.unwrap_or_default());
                 ending(BenchmarkPhase::Failed, reasons::JOB_FAILED, &message)
             }
             JobState::Succeeded => ending(
                 BenchmarkPhase::ResultMissing,
                 reasons::RESULT_MISSING,
-                "the Job ended well and its result never arrived",
+                "the Job succeeded, but its result never arrived",
             ),
         },
         (None, true) => ending(
             BenchmarkPhase::ResultMissing,
             reasons::RESULT_MISSING,
-            "the Job is gone and its result never arrived; change runId to run again",
+            "the Job was deleted before its result arrived; change runId to run again",
         ),
         // The spec may have changed before the Job was created; then there is nothing to bring to
         // an end.
@@ -282,7 +282,9 @@ fn busy(observed: &Observed) -> Option<Step> {
     let other = observed.busy.as_ref()?;
     Some(Step::Refuse {
         reason: reasons::TARGET_BUSY,
-        message: format!("waiting for {other}: two loads at once would spoil each other"),
+        message: format!(
+            "waiting for {other}: two runs at once would distort each other's numbers"
+        ),
     })
 }
 
@@ -314,7 +316,7 @@ fn under_changed_members(
         phase: BenchmarkPhase::Invalid,
         reason: reasons::MEMBERS_CHANGED,
         message: format!(
-            "{} restarted, came or went during the run, so it measured that too",
+            "{} restarted or changed during the run, so the result does not count",
             changed.join(", ")
         ),
     })

@@ -116,7 +116,7 @@ fn a_finished_run_is_not_repeated_because_its_job_is_gone() {
 #[test]
 fn a_run_id_is_never_used_twice() {
     let mut observed = new();
-    observed.had_its_turn = true;
+    observed.was_run = true;
     observed.recorded = recorded("1", true, true);
     assert_eq!(plan(&observed), Step::Done, "its result is there");
     observed.recorded = recorded("2", true, true);
@@ -124,7 +124,7 @@ fn a_run_id_is_never_used_twice() {
         panic!("the old numbers would be the new spec's");
     };
     assert_eq!(reason, reasons::INVALID_SPEC);
-    assert!(message.contains("run 1 had its turn"), "{message}");
+    assert!(message.contains("run 1 was already run"), "{message}");
     observed.recorded = recorded("2", false, false);
     observed.moved_on = true;
     assert!(matches!(plan(&observed), Step::Refuse { .. }));
@@ -220,7 +220,7 @@ fn a_run_during_a_member_restart_does_not_count() {
         };
         assert_eq!(ending.phase, BenchmarkPhase::Invalid);
         assert_eq!(ending.reason, reasons::MEMBERS_CHANGED);
-        let message = format!("{name} restarted, came or went");
+        let message = format!("{name} restarted or changed");
         assert!(ending.message.starts_with(&message), "{}", ending.message);
     }
     observed.compares = true;

@@ -217,11 +217,13 @@ mod tests {
         let put = benchmark("{workload: put, target: {clusterRef: {name: demo}}}");
         assert_eq!(
             args(&put).join(" "),
-            "put --protocol=dengine --endpoints=demo-client.test.svc:4100 --conns=10 --clients=100 \
-             --total=10000 --key-size=8 --value-size=256 --timeout=600s --report-to=test/demo-write --run-id=1"
+            "put --protocol=dengine --endpoints=demo-client.test.svc:4100 --conns=10 \
+             --clients=100 --total=10000 --key-size=8 --value-size=256 --timeout=600s \
+             --report-to=test/demo-write --run-id=1"
         );
         let range = benchmark(
-            "{workload: range, keySpace: 5, sequentialKeys: true, keyPrefix: p/, target: {etcd: {endpoints: [a, b]}}}",
+            "{workload: range, keySpace: 5, sequentialKeys: true, keyPrefix: p/, target: {etcd: \
+             {endpoints: [a, b]}}}",
         );
         assert_eq!(
             args(&range).join(" "),
@@ -234,7 +236,8 @@ mod tests {
     #[test]
     fn a_profile_is_run_on_both_systems_alike() {
         let mut both = benchmark(
-            "{profile: quick, target: {clusterRef: {name: demo}}, compareWith: {etcd: {endpoints: [e:2379]}}}",
+            "{profile: quick, target: {clusterRef: {name: demo}}, compareWith: {etcd: {endpoints: \
+             [e:2379]}}}",
         );
         assert_eq!(
             args(&both).join(" "),
@@ -259,7 +262,8 @@ mod tests {
             let labels = build(&benchmark).metadata.labels.unwrap();
             labels[names::labels::TARGET].clone()
         };
-        let both = "{profile: quick, target: {clusterRef: {name: demo}}, compareWith: {etcd: {endpoints: [a, b]}}}";
+        let both = "{profile: quick, target: {clusterRef: {name: demo}}, compareWith: {etcd: \
+                    {endpoints: [a, b]}}}";
         assert_eq!(target(both, Leg::Target), "demo");
         let etcd = "{workload: put, target: {etcd: {endpoints: [b, a]}}}";
         let etcd = target(etcd, Leg::Target);

@@ -103,7 +103,7 @@ pub(crate) fn given_up(reason: &'static str, message: &str) -> Ending {
     Ending {
         phase: BenchmarkPhase::Failed,
         reason,
-        message: format!("the Job was refused, and is not asked for again: {message}"),
+        message: format!("the Job was refused and is not retried: {message}"),
     }
 }
 
@@ -152,11 +152,11 @@ fn take(
             conditions.set(types::TARGET_READY, target_is_ready());
             conditions.set(
                 types::COMPLETE,
-                State::no(reasons::STARTING, "the Job is about to be made"),
+                State::no(reasons::STARTING, "the Job is about to be created"),
             );
             conditions.set(
                 types::FAILED,
-                State::no(reasons::STARTING, "the Job is about to be made"),
+                State::no(reasons::STARTING, "the Job is about to be created"),
             );
         }
         Step::NextLeg => {

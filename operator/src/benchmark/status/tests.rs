@@ -251,7 +251,7 @@ fn the_status_shows_why_a_jobs_pod_does_not_run() {
     };
     reconcile(&mut resource, &over, 2);
     let (_, _, message) = condition(&resource, types::FAILED);
-    assert_eq!(message, format!("DeadlineExceeded; until then {stuck}"));
+    assert_eq!(message, format!("DeadlineExceeded; before that, {stuck}"));
 }
 
 #[test]
@@ -355,7 +355,7 @@ fn a_reverted_edit_leaves_no_condition() {
     let refused: [fn(&mut Observed); 3] = [
         |edited| edited.suspended = true,
         |edited| edited.invalid = Some("spec.schedule is no schedule".to_owned()),
-        |edited| edited.had_its_turn = true,
+        |edited| edited.was_run = true,
     ];
     for refuses in refused {
         let mut resource = resource();

@@ -426,7 +426,8 @@ mod tests {
             "ScheduleAnyway".to_owned(),
         );
         assert_eq!(spread("{}"), default);
-        let own = "{scheduling: {topologySpreadConstraints: [{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]}}";
+        let own = "{scheduling: {topologySpreadConstraints: [{maxSkew: 1, topologyKey: rack, \
+                   whenUnsatisfiable: DoNotSchedule}]}}";
         assert_eq!(spread(own), ("rack".to_owned(), "DoNotSchedule".to_owned()));
     }
 

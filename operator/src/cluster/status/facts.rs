@@ -42,7 +42,8 @@ impl Facts<'_> {
                 let stalled = self.stalled(membership);
                 if voters - stalled.len() < needed {
                     let message = format!(
-                        "the disks of {} hang or are full, so that nothing can be written; {needed} of {voters} voters are needed",
+                        "the disks of {} hang or are full, so that nothing can be written; \
+                         {needed} of {voters} voters are needed",
                         stalled.join(", ")
                     );
                     return State::no(reasons::DISKS_HANG, &message);
@@ -50,9 +51,10 @@ impl Facts<'_> {
                 let message = format!("{healthy} of {voters} voters answer; {needed} are needed");
                 State::yes(reasons::MAJORITY_ANSWERS, &message)
             }
-            None if self.is_new() => {
-                State::unknown(reasons::NOT_BOOTSTRAPPED, "no member has an identity yet")
-            }
+            None if self.is_new() => State::unknown(
+                reasons::NOT_BOOTSTRAPPED,
+                "the cluster is not bootstrapped yet",
+            ),
             None => State::no(reasons::QUORUM_LOST, &self.no_quorum()),
         }
     }
@@ -86,10 +88,10 @@ impl Facts<'_> {
         if outdated.is_empty() {
             State::yes(
                 reasons::AS_SPECIFIED,
-                "every member runs what the spec asks for",
+                "every member runs the current template",
             )
         } else {
-            let message = format!("to be restarted: {}", messages::members(&outdated));
+            let message = format!("not updated yet: {}", messages::members(&outdated));
             State::no(reasons::OUTDATED, &message)
         }
     }
@@ -153,11 +155,11 @@ impl Facts<'_> {
             .map(|member| member.name.as_str())
             .collect();
         let message = if !unhealthy.is_empty() {
-            format!("not taking part: {}", unhealthy.join(", "))
+            format!("unavailable: {}", unhealthy.join(", "))
         } else if let Some(kept_out) = self.kept_out() {
-            format!("{} can not take part yet", messages::members(&kept_out))
+            format!("{} can not join yet", messages::members(&kept_out))
         } else {
-            return State::no(reasons::AS_SPECIFIED, "every voter takes part");
+            return State::no(reasons::AS_SPECIFIED, "every voter is available");
         };
         let message = messages::with_troubles(message, self.observed);
         State::yes(reasons::MEMBER_UNAVAILABLE, &message)
@@ -197,13 +199,13 @@ impl Facts<'_> {
         let mut what = Vec::new();
         if !low.is_empty() {
             what.push(format!(
-                "{} nearly filled the disk, so that writes that need space are refused",
+                "the disk of {} is nearly full, so writes that need space are refused",
                 messages::members(&low)
             ));
         }
         if !wait.is_empty() {
             what.push(format!(
-                "{} can't catch up, for want of space for a snapshot",
+                "{} can not catch up: the disk has no space for a snapshot",
                 messages::members(&wait)
             ));
         }
@@ -211,8 +213,8 @@ impl Facts<'_> {
             return State::no(reasons::ENOUGH_SPACE, "every member that answers has space");
         }
         let message = format!(
-            "{}; raise spec.storage.size, if its storage class allows expansion, or delete keys and lower \
-             spec.engine.retention",
+            "{}; raise spec.storage.size, if its storage class allows expansion, or delete keys \
+             and lower spec.engine.retention",
             what.join("; ")
         );
         State::yes(reasons::DISK_NEARLY_FULL, &message)

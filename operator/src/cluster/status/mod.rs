@@ -131,7 +131,7 @@ pub(super) fn derive(
 
 /// Rather than what was true at the last observation.
 fn not_looked_at() -> State {
-    let message = "the spec can not be carried out, so that nothing was looked at";
+    let message = "the spec is invalid, so the cluster is not observed";
     State::unknown(reasons::NOT_KNOWN, message)
 }
 

@@ -111,13 +111,15 @@ fn a_full_disk_is_reported_with_what_to_do() {
     let lacks = of(&status_of(lacks, Step::Done));
     assert_eq!(lacks.status, "True");
     assert!(
-        lacks.message.starts_with("member 1 can't catch up"),
+        lacks.message.starts_with("member 1 can not catch up"),
         "{lacks:?}"
     );
     assert_eq!(of(&fine).status, "False");
     assert_eq!(of(&status).status, "True");
     assert!(
-        of(&status).message.starts_with("member 2 nearly filled"),
+        of(&status)
+            .message
+            .starts_with("the disk of member 2 is nearly full"),
         "{:?}",
         of(&status)
     );
@@ -351,7 +353,7 @@ fn an_unavailable_member_does_not_meet_the_spec() {
         (works.as_str(), reason.as_str()),
         ("False", "MemberUnavailable")
     );
-    assert!(message.contains("wait for demo-2"), "{message}");
+    assert!(message.contains("waiting for demo-2"), "{message}");
     assert!(message.contains("member 2: its node is gone"), "{message}");
     let (_, _, message) = said(&status, types::DEGRADED);
     assert!(message.contains("its node is gone"), "{message}");
