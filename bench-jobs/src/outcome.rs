@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use dengine_bench_model::results::{
-    LatencyUs, Preload, Protocol, Quantile, Report, RunResult, ServerUse, Shape, Spread, Wire,
+    LatencyUs, Preload, Protocol, Quantile, Repetition, Report, RunResult, ServerUse, Shape,
+    Spread, Wire,
 };
 use hdrhistogram::Histogram;
 use jiff::Timestamp;
@@ -111,6 +112,8 @@ pub struct Frame {
     pub seed: u64,
     /// Requests before the first one that counts.
     pub warm_up: u64,
+    /// How long they were sent, if a time was asked for.
+    pub warm_up_seconds: Option<f64>,
     /// How the key space was filled, once it is.
     pub preload: Option<Preload>,
     /// Node that the load came from.
@@ -153,8 +156,10 @@ pub fn result(frame: &Frame, measured: &Measured, spent: Option<&Spent>) -> RunR
         latency_us: latency(&measured.latency_us),
         curve: curve(&measured.latency_us),
         spread: None,
+        repetitions: Vec::new(),
         client_cpu_us: spent.and_then(|spent| micros_each(spent.client_cpu, succeeded)),
         servers: spent.and_then(|spent| server_use(&spent.servers?, succeeded)),
+        log_syncs: None,
         durability: facts.and_then(|facts| facts.durability.clone()),
         engine_version: facts.and_then(|facts| facts.version.clone()),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -167,6 +172,7 @@ pub fn result(frame: &Frame, measured: &Measured, spent: Option<&Spent>) -> RunR
         target_leader: frame.target_leader,
         seed: frame.seed,
         warm_up: frame.warm_up,
+        warm_up_seconds: frame.warm_up_seconds,
         preload: frame.preload,
         node: frame.node.clone(),
     }
@@ -198,7 +204,8 @@ pub fn unsupported(frame: &Frame, why: &str) -> RunResult {
 }
 
 /// Of several results of one workload: one that does not count, if there is any, else the one with the median
-/// throughput (of two in the middle, the lower), with the spread of all.
+/// throughput (of two in the middle, the lower), with the spread of all and each of them in a few numbers. A result
+/// that has repetitions itself counts as those.
 ///
 /// # Panics
 /// If there is none.
@@ -212,17 +219,37 @@ pub fn of_repetitions(mut results: Vec<RunResult>) -> RunResult {
     if let Some(place) = results.iter().position(fails) {
         return results.swap_remove(place);
     }
+    let repetitions: Vec<Repetition> = results.iter().flat_map(repetitions).collect();
     results.sort_by(|a, b| a.ops_per_second.total_cmp(&b.ops_per_second));
-    let p99 = || results.iter().map(|result| result.latency_us.p99);
-    let spread = (results.len() > 1).then(|| Spread {
-        runs: results.len() as u32,
-        ops_per_second_min: results[0].ops_per_second,
-        ops_per_second_max: results[results.len() - 1].ops_per_second,
+    let median = results.swap_remove((results.len() - 1) / 2);
+    if repetitions.len() < 2 {
+        return median;
+    }
+    RunResult {
+        spread: Some(spread(&repetitions)),
+        repetitions,
+        ..median
+    }
+}
+
+fn repetitions(result: &RunResult) -> Vec<Repetition> {
+    if result.repetitions.is_empty() {
+        vec![Repetition::of(result)]
+    } else {
+        result.repetitions.clone()
+    }
+}
+
+fn spread(repetitions: &[Repetition]) -> Spread {
+    let rates = || repetitions.iter().map(|one| one.ops_per_second);
+    let p99 = || repetitions.iter().map(|one| one.latency_us.p99);
+    Spread {
+        runs: repetitions.len() as u32,
+        ops_per_second_min: rates().fold(f64::INFINITY, f64::min),
+        ops_per_second_max: rates().fold(0.0, f64::max),
         p99_us_min: p99().min().unwrap_or(0),
         p99_us_max: p99().max().unwrap_or(0),
-    });
-    let median = results.swap_remove((results.len() - 1) / 2);
-    RunResult { spread, ..median }
+    }
 }
 
 /// Time for each of so many, in microseconds, to a hundredth.
@@ -321,11 +348,13 @@ pub(crate) mod tests {
                 key_space: 0,
                 sequential_keys: false,
                 read_percent: None,
+                watchers: None,
                 rate: None,
             },
             target_leader: false,
             seed: 1,
             warm_up: 100,
+            warm_up_seconds: None,
             preload: None,
             node: None,
             started_at: "2026-01-01T00:00:00Z".parse().unwrap(),
@@ -478,7 +507,22 @@ pub(crate) mod tests {
             ),
             (3, 10.0, 30.0)
         );
-        assert_eq!(of_repetitions(vec![of(5.0)]).spread, None);
+        let rates: Vec<_> = median
+            .repetitions
+            .iter()
+            .map(|one| one.ops_per_second)
+            .collect();
+        assert_eq!(rates, [30.0, 10.0, 20.0], "each, in their order");
+        let alone = of_repetitions(vec![of(5.0)]);
+        assert_eq!((alone.spread, alone.repetitions.len()), (None, 0));
+        let twice = of_repetitions(vec![median, of(5.0)]);
+        assert_eq!(
+            twice
+                .spread
+                .map(|spread| (spread.runs, spread.ops_per_second_min)),
+            Some((4, 5.0))
+        );
+        assert_eq!(twice.repetitions.len(), 4);
         let failed = result(&frame(), &measured(1), None);
         assert_eq!(of_repetitions(vec![of(5.0), failed]).errors, 1);
     }

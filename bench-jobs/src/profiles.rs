@@ -17,7 +17,9 @@ pub fn list() -> String {
         }
         out.push('\n');
     }
-    out.push_str("Keys are 8 bytes, values 256. The workloads of `basic` can be had one by one with --workload.\n");
+    out.push_str(
+        "Each can be had by itself: --workload NAME, and for those outside `basic` PROFILE/NAME.\n",
+    );
     out
 }
 

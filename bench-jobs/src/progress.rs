@@ -1,6 +1,9 @@
 //! What a person at a terminal sees while a run lasts. Draws nothing anywhere else.
 
-use std::{borrow::Cow, time::Duration};
+use std::{
+    borrow::Cow,
+    time::{Duration, Instant},
+};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::JoinHandle;
@@ -20,8 +23,25 @@ impl Progress {
     pub fn follow(&self, total: u64, finished: impl Fn() -> u64 + Send + 'static) -> Shown {
         // Hidden by indicatif itself if the standard error is no terminal.
         let bar = ProgressBar::new(total)
-            .with_style(style())
+            .with_style(style(
+                "{msg:>12} {bar:30} {percent:>3} %  {human_pos}  {per_sec}  {eta}",
+            ))
             .with_message(Cow::from(self.phase.clone()));
+        Self::draw(bar, finished)
+    }
+
+    /// Shows how much of a time has passed, until the guard is dropped.
+    #[must_use]
+    pub fn follow_time(&self, time: Duration) -> Shown {
+        let started = Instant::now();
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let bar = ProgressBar::new(millis(time))
+            .with_style(style("{msg:>12} {bar:30} {percent:>3} %  {eta}"))
+            .with_message(Cow::from(self.phase.clone()));
+        Self::draw(bar, move || millis(started.elapsed()))
+    }
+
+    fn draw(bar: ProgressBar, finished: impl Fn() -> u64 + Send + 'static) -> Shown {
         if bar.is_hidden() {
             return Shown(None);
         }
@@ -37,9 +57,8 @@ impl Progress {
     }
 }
 
-fn style() -> ProgressStyle {
-    ProgressStyle::with_template("{msg:>12} {bar:30} {percent:>3} %  {human_pos}  {per_sec}  {eta}")
-        .expect("the template is valid")
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the template is valid")
 }
 
 /// Removes the bar when dropped.

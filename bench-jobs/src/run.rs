@@ -7,13 +7,11 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::Context;
 use dengine_bench_model::results::Report;
-use serde::Serialize;
 
 use crate::{
     cli::{Cli, Command, ResultOptions},
-    compare,
+    compare, files,
     outcome::Verdict,
     page, profiles,
     session::Session,
@@ -37,7 +35,7 @@ pub async fn run(cli: Cli) -> ExitStatus {
     }
     let done = match &cli.command {
         Command::Put | Command::Range(_) => measure(&cli).await,
-        Command::Run(run) if run.list => {
+        Command::Run(run) if run.what.list => {
             say(&mut io::stdout(), profiles::list());
             Ok(0)
         }
@@ -88,8 +86,13 @@ async fn tidy_up(session: &mut Session<'_>) -> Option<String> {
 /// Delivers what became known after the result was delivered.
 async fn correct(cli: &Cli, report: &Report) -> anyhow::Result<()> {
     let to = &cli.options.result;
-    let written = match to.json.as_deref().filter(|path| *path != Path::new("-")) {
-        Some(path) => write_json(path, report),
+    let written = match to
+        .files
+        .json
+        .as_deref()
+        .filter(|path| *path != Path::new("-"))
+    {
+        Some(path) => files::write_json(path, report),
         None => Ok(()),
     };
     written.and(post(to, report).await)
@@ -115,65 +118,14 @@ async fn deliver(cli: &Cli, report: &Report) -> anyhow::Result<()> {
         (Command::Put | Command::Range(_), [result]) => summary::render(result),
         _ => summary::table(report),
     };
-    if to.json.as_deref() == Some(Path::new("-")) {
+    if to.files.fill_the_output() {
         say(&mut io::stderr(), &summary);
     } else {
         say(&mut io::stdout(), &summary);
     }
-    let written = write_files(to, report);
+    let written = files::write(&to.files, report);
     let posted = post(to, report).await;
     written.and(posted)
-}
-
-fn write_files(to: &ResultOptions, report: &Report) -> anyhow::Result<()> {
-    if let Some(path) = &to.json {
-        write_json(path, report)?;
-    }
-    match &to.jsonl {
-        Some(path) => append_lines(path, report),
-        None => Ok(()),
-    }
-}
-
-fn write_json(path: &Path, report: &Report) -> anyhow::Result<()> {
-    let mut json = serde_json::to_string_pretty(report).context("result as JSON")?;
-    json.push('\n');
-    if path == Path::new("-") {
-        say(&mut io::stdout(), &json);
-        return Ok(());
-    }
-    std::fs::write(path, json).with_context(|| format!("writing {}", path.display()))
-}
-
-/// One workload's result with everything that tells it apart from others in the same file.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Line<'a> {
-    system: Option<&'a str>,
-    scenario: Option<&'a str>,
-    profile: Option<&'a str>,
-    #[serde(flatten)]
-    result: &'a dengine_bench_model::results::RunResult,
-}
-
-fn append_lines(path: &Path, report: &Report) -> anyhow::Result<()> {
-    let mut lines = String::new();
-    for result in &report.results {
-        let line = Line {
-            system: report.system.as_deref(),
-            scenario: report.scenario.as_deref(),
-            profile: report.profile.as_deref(),
-            result,
-        };
-        lines += &serde_json::to_string(&line).context("result as JSON")?;
-        lines.push('\n');
-    }
-    let file = std::fs::File::options()
-        .create(true)
-        .append(true)
-        .open(path);
-    file.and_then(|mut file| file.write_all(lines.as_bytes()))
-        .with_context(|| format!("appending to {}", path.display()))
 }
 
 /// Prints; a reader that is gone is no reason to fail a run.

@@ -29,6 +29,10 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
     && self.compareWith == oldSelf.compareWith : !has(oldSelf.compareWith)) \
     && (has(self.consistency) ? has(oldSelf.consistency) \
     && self.consistency == oldSelf.consistency : !has(oldSelf.consistency)) \
+    && (has(self.readPercent) ? has(oldSelf.readPercent) \
+    && self.readPercent == oldSelf.readPercent : !has(oldSelf.readPercent)) \
+    && (has(self.watchers) ? has(oldSelf.watchers) \
+    && self.watchers == oldSelf.watchers : !has(oldSelf.watchers)) \
     && (has(self.keyPrefix) ? has(oldSelf.keyPrefix) \
     && self.keyPrefix == oldSelf.keyPrefix : !has(oldSelf.keyPrefix)) \
     && self.connections == oldSelf.connections \
@@ -89,14 +93,20 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.workload) != has(self.profile)")
     .message("the spec must have exactly one of workload and profile"))]
-#[x_kube(validation = Rule::new("(has(self.workload) && self.workload == 'range') || !has(self.consistency)")
-    .message("consistency applies only to the workload range"))]
+#[x_kube(validation = Rule::new("(has(self.workload) && self.workload in ['range', 'mixed']) || !has(self.consistency)")
+    .message("consistency applies only to the workloads range and mixed"))]
+#[x_kube(validation = Rule::new("(has(self.workload) && self.workload == 'mixed') || !has(self.readPercent)")
+    .message("readPercent applies only to the workload mixed"))]
+#[x_kube(validation = Rule::new("(has(self.workload) && self.workload == 'watch') || !has(self.watchers)")
+    .message("watchers applies only to the workload watch"))]
 #[x_kube(validation = Rule::new("!has(self.compareWith) || has(self.target.clusterRef)")
     .message("compareWith needs a target.clusterRef: it compares one DEngineCluster with one etcd"))]
 #[x_kube(validation = Rule::new("!has(self.schedule) || !has(self.ttlSecondsAfterFinished)")
     .message("schedule and ttlSecondsAfterFinished exclude each other: what runs again is not deleted"))]
-#[x_kube(validation = Rule::new("self.clients >= self.connections")
+#[x_kube(validation = Rule::new("self.clients * (has(self.watchers) ? self.watchers : 1) >= self.connections")
     .message("clients must be at least connections: a connection without a client carries nothing"))]
+#[x_kube(validation = Rule::new("!has(self.watchers) || self.clients * self.watchers <= 100000")
+    .message("clients times watchers must be at most 100000"))]
 #[x_kube(validation = Rule::new("self.total >= self.clients")
     .message("total must be at least clients: a client without a request measures nothing"))]
 #[x_kube(validation = Rule::new(MEASURED_STAYS)
@@ -167,10 +177,18 @@ pub struct DEngineBenchmarkSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 31_536_000))]
     pub ttl_seconds_after_finished: Option<u32>,
-    /// Consistency of the reads of a range workload: l (linearizable, the default), s (lease) or e
-    /// (eventual).
+    /// Consistency of the reads of the workloads range and mixed: l (linearizable, the default), s
+    /// (lease) or e (eventual).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consistency: Option<ReadConsistency>,
+    /// How many percent of the workload mixed are reads; the others are writes. Default: 80.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub read_percent: Option<u32>,
+    /// Watches of each client's key in the workload watch: a write is done when all of them have told of it. Default: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub watchers: Option<u32>,
     /// Connections that the clients share.
     #[serde(default = "default_connections")]
     #[schemars(range(min = 1, max = 10_000))]

@@ -51,7 +51,7 @@ fn no_rule_is_lost() {
         .iter()
         .map(|(_, d)| rules(&serde_json::to_value(d).unwrap()).len())
         .collect();
-    assert_eq!(counts, [8, 13]);
+    assert_eq!(counts, [8, 16]);
 }
 
 #[test]

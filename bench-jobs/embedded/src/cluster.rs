@@ -11,10 +11,11 @@ use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use dengine::{
     Config, NewMember, Node,
+    config::Durability,
     kv::{Command, Outcome},
     types::ClusterId,
 };
-use dengine_bench::target::{Events, Found, Way};
+use dengine_bench::target::{Events, Facts, Found, Leader, Way};
 use dengine_bench_model::results::ReadConsistency;
 
 pub(crate) const MEMBERS: usize = 3;
@@ -29,10 +30,14 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Starts the members, each in a folder of its own below `data`, and makes them one cluster.
-    pub(crate) async fn start(data: &Path) -> Result<Self> {
+    pub(crate) async fn start(data: &Path, durability: Durability) -> Result<Self> {
         let mut members = Vec::new();
         for number in 0..MEMBERS {
-            let config = config(&format!("m{number}"), data)?.validated()?;
+            let config = Config {
+                durability,
+                ..config(&format!("m{number}"), data)?
+            };
+            let config = config.validated()?;
             members.push(Node::start(config).await?);
         }
         let [first, others @ ..] = &members[..] else {
@@ -58,6 +63,29 @@ impl Cluster {
             Some(leader) if leader.id == status.member_id => Ok(Direct(first.clone())),
             _ => bail!("another member leads by now: the machine is too busy to measure anything"),
         }
+    }
+
+    /// What the cluster says of itself.
+    ///
+    /// # Errors
+    /// Leadership moved to another member.
+    pub(crate) fn facts(&self) -> Result<Facts> {
+        let Direct(leader) = self.leader()?;
+        let config = leader.config();
+        Ok(Facts {
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            durability: Some(config.durability.name().to_owned()),
+            term: leader.status().term.0,
+            leader: Some(Leader {
+                name: config.name.clone(),
+                address: config.advertise_client.clone(),
+            }),
+            members: self
+                .members
+                .iter()
+                .map(|member| member.config().name.clone())
+                .collect(),
+        })
     }
 
     pub(crate) async fn shutdown(self) -> Result<()> {

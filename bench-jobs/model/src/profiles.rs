@@ -6,8 +6,10 @@ use crate::results::{
     Shape, Workload,
 };
 
-/// Bytes of each key of a named workload.
+/// Bytes of each key of a named workload, unless its profile is about another size.
 pub const KEY_SIZE: u32 = 8;
+/// Bytes of each key in T4's suite.
+const T4_KEY_SIZE: u32 = 64;
 /// Bytes of each value of a named workload.
 pub const VALUE_SIZE: u32 = 256;
 
@@ -40,6 +42,8 @@ pub struct NamedWorkload {
     pub total: u64,
     /// Which keys are used.
     pub keys: Keys,
+    /// Bytes of each key.
+    pub key_size: u32,
     /// The throughput that DEngine sets out to reach, as a multiple of etcd's beside it.
     pub goal: Option<f64>,
 }
@@ -53,8 +57,8 @@ pub enum Does {
     Get(ReadConsistency),
     /// Reads, linearizably, in so many percent of the cases, else writes.
     Mixed(u32),
-    /// Writes, and waits for its own watch.
-    Watch,
+    /// Writes, and waits until so many watches have told of it.
+    Watch(u32),
 }
 
 /// Which keys a named workload uses.
@@ -69,9 +73,19 @@ pub enum Keys {
 use Does::{Get, Mixed, Put, Watch};
 use Keys::{InOrder, OutOf};
 
+/// The workload that a person means by a name: one of `basic`, or another profile's as `PROFILE/NAME`.
+#[must_use]
+pub fn workload_named(name: &str) -> Option<&'static NamedWorkload> {
+    let (of, name) = name.split_once('/').unwrap_or((BASIC, name));
+    profile(of)?.workload(name)
+}
+
+/// The profile whose workloads need no profile before their names.
+pub const BASIC: &str = "basic";
+
 /// Every profile. A goal stands beside the load for which issue and README promise it.
 #[rustfmt::skip]
-pub const PROFILES: [Profile; 6] = [
+pub const PROFILES: [Profile; 7] = [
     Profile { name: "standard", about: "the six workloads of d-engine's report: one client, then 1000 over 200 connections", workloads: &[
         //       name                 does              conns clients    total      keys            goal
         workload("single-write",      Put,                  1,      1,     10_000, InOrder,           Some(4.0)),
@@ -109,7 +123,16 @@ pub const PROFILES: [Profile; 6] = [
         workload("seq-get",           Get(Linearizable),    1,      1,     10_000, OutOf(10_000),     None),
         workload("par-get",           Get(Linearizable),   10,    100,    100_000, OutOf(10_000),     None),
         workload("mixed",             Mixed(80),           10,    100,    100_000, OutOf(10_000),     None),
-        workload("watch",             Watch,               10,    100,     50_000, OutOf(100),        None),
+        workload("watch",             Watch(1),            10,    100,     50_000, OutOf(100),        None),
+        workload("watch-fan-out",     Watch(100),          10,      1,      2_000, OutOf(1),          None),
+    ]},
+    Profile { name: "t4", about: "the sizes of T4's suite: 50,000 requests, 64-byte keys, 16 clients, half reads in mixed", workloads: &[
+        t4(workload("seq-put",        Put,                  1,      1,     50_000, InOrder,           None)),
+        t4(workload("par-put",        Put,                 16,     16,     50_000, InOrder,           None)),
+        t4(workload("seq-get",        Get(Linearizable),    1,      1,     50_000, InOrder,           None)),
+        t4(workload("par-get",        Get(Linearizable),   16,     16,     50_000, InOrder,           None)),
+        t4(workload("mixed",          Mixed(50),           16,     16,     50_000, OutOf(50_000),     None)),
+        t4(workload("watch",          Watch(1),             1,      1,     50_000, OutOf(1),          None)),
     ]},
     Profile { name: "growth", about: "the loaded workloads on ten million keys; filling them takes minutes", workloads: &[
         workload("linearizable-read", Get(Linearizable),  200,  1_000,    100_000, OutOf(10_000_000), None),
@@ -135,7 +158,15 @@ const fn workload(
         clients,
         total,
         keys,
+        key_size: KEY_SIZE,
         goal,
+    }
+}
+
+const fn t4(workload: NamedWorkload) -> NamedWorkload {
+    NamedWorkload {
+        key_size: T4_KEY_SIZE,
+        ..workload
     }
 }
 
@@ -164,11 +195,19 @@ impl NamedWorkload {
     /// The load in full.
     #[must_use]
     pub fn shape(&self) -> Shape {
-        let (workload, consistency, read_percent) = match self.does {
-            Put => (Workload::Put, None, None),
-            Get(fresh) => (Workload::Range, Some(fresh), None),
-            Mixed(percent) => (Workload::Mixed, Some(Linearizable), Some(percent)),
-            Watch => (Workload::Watch, None, None),
+        let (workload, consistency) = match self.does {
+            Put => (Workload::Put, None),
+            Get(fresh) => (Workload::Range, Some(fresh)),
+            Mixed(_) => (Workload::Mixed, Some(Linearizable)),
+            Watch(_) => (Workload::Watch, None),
+        };
+        let read_percent = match self.does {
+            Mixed(percent) => Some(percent),
+            _ => None,
+        };
+        let watchers = match self.does {
+            Watch(watchers) if watchers != 1 => Some(watchers),
+            _ => None,
         };
         Shape {
             workload,
@@ -176,7 +215,7 @@ impl NamedWorkload {
             connections: self.connections,
             clients: self.clients,
             total: self.total,
-            key_size: KEY_SIZE,
+            key_size: self.key_size,
             key_folder_size: 0,
             value_size: VALUE_SIZE,
             key_space: match self.keys {
@@ -185,6 +224,7 @@ impl NamedWorkload {
             },
             sequential_keys: self.keys == InOrder,
             read_percent,
+            watchers,
             rate: None,
         }
     }
@@ -213,8 +253,29 @@ mod tests {
     fn every_client_has_a_connection_and_a_request() {
         for workload in PROFILES.iter().flat_map(|profile| profile.workloads) {
             let shape = workload.shape();
-            assert!(shape.connections <= shape.clients, "{}", workload.name);
+            let carried = shape.clients * shape.watches_each();
+            assert!(shape.connections <= carried, "{}", workload.name);
             assert!(u64::from(shape.clients) <= shape.total, "{}", workload.name);
+        }
+    }
+
+    #[test]
+    fn a_workload_is_found_by_its_name_and_by_that_of_its_profile() {
+        let total = |name| workload_named(name).map(|workload| workload.total);
+        assert_eq!(total("mixed"), Some(100_000));
+        assert_eq!(total("t4/mixed"), Some(50_000));
+        assert_eq!(total("standard/hot-key-read"), Some(100_000));
+        assert_eq!((total("hot-key-read"), total("t5/mixed")), (None, None));
+    }
+
+    #[test]
+    fn t4s_sizes_are_those_of_its_suite() {
+        for workload in profile("t4").unwrap().workloads {
+            let shape = workload.shape();
+            assert_eq!((shape.total, shape.key_size), (50_000, 64));
+            assert_eq!(shape.value_size, 256);
+            assert!([1, 16].contains(&shape.clients), "{}", workload.name);
+            assert!(matches!(shape.read_percent, None | Some(50)));
         }
     }
 

@@ -111,12 +111,19 @@ pub struct RunResult {
     /// median throughput.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<Spread>,
+    /// Each repetition, in the order in which they were measured, if there was more than one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 100)))]
+    pub repetitions: Vec<Repetition>,
     /// CPU time of the load generator for one successful request, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_cpu_us: Option<f64>,
     /// What the servers spent, if they run on the same machine and were named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub servers: Option<ServerUse>,
+    /// How often the logs of all members were synced meanwhile (`fdatasync`), if the members ran inside the tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_syncs: Option<u64>,
     /// Durability that the server reported, such as fsync.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(max = 32)))]
@@ -157,6 +164,9 @@ pub struct RunResult {
     pub seed: u64,
     /// Requests before the first one that counts.
     pub warm_up: u64,
+    /// How long these were sent, if a time was asked for instead of a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_up_seconds: Option<f64>,
     /// How the keys were written that the workload reads; it counts nowhere else. Absent if they were there
     /// already, from a workload before this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,6 +211,47 @@ pub struct Spread {
     pub p99_us_min: u64,
     /// Highest 99th percentile, in microseconds.
     pub p99_us_max: u64,
+}
+
+/// One of several measurements of the same workload.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Repetition {
+    /// When its first request was made, RFC 3339.
+    #[cfg_attr(feature = "schemars", schemars(length(max = 40)))]
+    pub started_at: String,
+    /// From the first request to the last answer.
+    pub total_seconds: f64,
+    /// Successful requests per second.
+    pub ops_per_second: f64,
+    /// Latency of the successful requests, in microseconds, from when each was wanted.
+    pub latency_us: LatencyUs,
+    /// CPU time of the load generator for one successful request, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_cpu_us: Option<f64>,
+    /// What the servers spent, if they run on the same machine and were named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub servers: Option<ServerUse>,
+    /// How often the logs of all members were synced meanwhile, if the members ran inside the tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_syncs: Option<u64>,
+}
+
+impl Repetition {
+    /// The part of a result that differs from one repetition to the next.
+    #[must_use]
+    pub fn of(result: &RunResult) -> Self {
+        Self {
+            started_at: result.started_at.clone(),
+            total_seconds: result.total_seconds,
+            ops_per_second: result.ops_per_second,
+            latency_us: result.latency_us,
+            client_cpu_us: result.client_cpu_us,
+            servers: result.servers,
+            log_syncs: result.log_syncs,
+        }
+    }
 }
 
 /// What server processes spent on one workload, all of them together.
@@ -270,7 +321,7 @@ pub enum Workload {
     Range,
     /// Reads and writes of one key each, drawn at random.
     Mixed,
-    /// Writes, each timed until the writer's own watch has told of it.
+    /// Writes, each timed until all watches of its key have told of it.
     Watch,
 }
 
@@ -310,6 +361,15 @@ impl ReadConsistency {
             Self::Eventual => "e",
         }
     }
+
+    /// As people say it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Linearizable => "linearizable",
+            Self::Lease => "lease",
+            Self::Eventual => "eventual",
+        }
+    }
 }
 
 /// What a run was asked to do.
@@ -342,10 +402,21 @@ pub struct Shape {
     /// Share of reads in a mixed workload, in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_percent: Option<u32>,
+    /// Watches of each client's key in a watch workload; absent for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watchers: Option<u32>,
     /// Requests that are wanted in each second, over all clients, whether or not earlier ones were answered.
     /// Without it each client wants its next one when its last one was answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
+}
+
+impl Shape {
+    /// Watches of each client's key; they matter to watch workloads alone.
+    #[must_use]
+    pub fn watches_each(&self) -> u32 {
+        self.watchers.unwrap_or(1)
+    }
 }
 
 #[expect(

@@ -4,8 +4,9 @@ mod options;
 mod parse;
 #[cfg(test)]
 mod tests;
+mod values;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{
     Args, Parser, Subcommand,
@@ -13,14 +14,14 @@ use clap::{
 };
 use dengine_bench_model::{
     profiles::{self, PROFILES},
-    results::{ReadConsistency, Shape},
+    results::{ReadConsistency, Shape, Workload},
 };
 
-use self::options::parse_consistency;
-pub use self::options::{LoadOptions, Options, ProtocolArg, ResultOptions, WireArg};
-
-/// The profile whose workloads `--workload` names one by one.
-const SINGLE: &str = "basic";
+use self::values::{parse_consistency, parse_workload};
+pub use self::{
+    options::{FileOptions, LoadOptions, Options, ResultOptions},
+    values::{ProtocolArg, WarmUp, WireArg},
+};
 
 const ABOUT: &str = "Measures a DEngine or etcd cluster, and puts results side by side.
 
@@ -43,15 +44,24 @@ Examples:
     dengine-bench put --endpoints a:4100,b:4100,c:4100 --conns 200 --clients 1000 --total 200000 --json result.json
 
   Linearizable, then lease, then eventual reads of 10,000 keys
-    dengine-bench range --consistency l --conns 10 --clients 100 --total 100000 --key-space 10000
-    dengine-bench range --consistency s --conns 10 --clients 100 --total 100000 --key-space 10000
-    dengine-bench range --consistency e --conns 10 --clients 100 --total 100000 --key-space 10000
+    dengine-bench range --consistency linearizable --conns 10 --clients 100 --total 100000 --key-space 10000
+    dengine-bench range --consistency lease --conns 10 --clients 100 --total 100000 --key-space 10000
+    dengine-bench range --consistency eventual --conns 10 --clients 100 --total 100000 --key-space 10000
 
   A list of workloads that has a name, against DEngine and against etcd, side by side
     dengine-bench run --profile standard --json dengine.json
     dengine-bench run --profile standard --json etcd.json --protocol etcd --endpoints 127.0.0.1:2379
     dengine-bench compare dengine.json etcd.json
     dengine-bench report dengine.json etcd.json --output report.html
+
+  Half reads, half writes; then one key that a thousand watches see change
+    dengine-bench run --workload mixed --read-percent 50
+    dengine-bench run --workload watch-fan-out --watchers 1000
+
+  Several runs in one file, and a table of them
+    dengine-bench run --workload seq-put,par-put --system DEngine --jsonl results.jsonl
+    dengine-bench run --workload seq-put,par-put --system etcd --jsonl results.jsonl --protocol etcd --endpoints 127.0.0.1:2379
+    dengine-bench compare results.jsonl
 
   5000 requests a second for a minute, answered or not (open loop)
     dengine-bench put --rate 5000 --total 300000 --conns 10 --clients 1000
@@ -98,36 +108,75 @@ pub enum Command {
 /// Flags of `range` alone.
 #[derive(Args, Clone, Debug)]
 pub struct RangeArgs {
-    /// How fresh the reads are: l (linearizable) sees every acknowledged write; s (lease) does too, by the
-    /// leader's lease, which etcd does not have; e (eventual) is the state of the member asked (etcd:
-    /// serializable)
-    #[arg(long, value_name = "l|s|e", default_value = "l", value_parser = parse_consistency)]
+    /// How fresh the reads are: l or linearizable sees every acknowledged write; s or lease does too,
+    /// by the leader's lease, which etcd does not have; e or eventual is the state of the member asked
+    /// (etcd's word for it, serializable, is taken too)
+    #[arg(
+        long,
+        visible_alias = "read-consistency",
+        value_name = "l|s|e",
+        default_value = "l",
+        value_parser = parse_consistency
+    )]
     pub consistency: ReadConsistency,
 }
 
 /// Flags of `run` alone.
 #[derive(Args, Clone, Debug)]
-#[group(required = true, multiple = false)]
 pub struct RunArgs {
+    /// Which workloads.
+    #[command(flatten)]
+    pub what: WhatArgs,
+    /// What replaces theirs.
+    #[command(flatten)]
+    pub own: OwnArgs,
+}
+
+/// Which workloads are measured.
+#[derive(Args, Clone, Debug)]
+#[group(required = true, multiple = false)]
+pub struct WhatArgs {
     /// These workloads, one after the other
     #[arg(long, value_parser = profile_names())]
     pub profile: Option<String>,
-    /// This workload alone; flags of the load replace its own
-    #[arg(long, value_parser = workload_names())]
-    pub workload: Option<String>,
+    /// These workloads, repeated or separated by commas: seq-put, par-put, seq-get, par-get, mixed,
+    /// watch, watch-fan-out, or another profile's as PROFILE/NAME, such as standard/hot-key-read. Flags
+    /// of the load replace their own; of several, those of one client keep it
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_workload)]
+    pub workload: Vec<String>,
     /// Show what the profiles hold, and measure nothing
     #[arg(long)]
     pub list: bool,
 }
 
+/// What only some workloads have.
+#[derive(Args, Clone, Debug, Default)]
+pub struct OwnArgs {
+    /// How fresh the reads of --workload are: l (linearizable), s (lease) or e (eventual; etcd:
+    /// serializable), in letters or words [default: linearizable]
+    #[arg(long, value_name = "l|s|e", value_parser = parse_consistency)]
+    pub read_consistency: Option<ReadConsistency>,
+    /// How many percent of --workload mixed are reads; the others are writes [default: 80]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub read_percent: Option<u32>,
+    /// Watches of each client's key in --workload watch or watch-fan-out: a write is done when all of
+    /// them have told of it [default: 1, and 100 for watch-fan-out]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub watchers: Option<u32>,
+}
+
 /// Flags of `compare` alone.
 #[derive(Args, Clone, Debug)]
 pub struct CompareArgs {
-    /// Results, as `--json` wrote them; the first is the one whose ratio to the others is shown
-    #[arg(required = true, value_name = "RESULT.json")]
+    /// Results, as `--json` or `--jsonl` wrote them; the first is the one whose ratio to the others is
+    /// shown. Those of different scenarios stand in tables of their own
+    #[arg(required_unless_present = "more", value_name = "RESULT.json|.jsonl")]
     pub results: Vec<PathBuf>,
+    /// The same, for who is used to naming them by a flag
+    #[arg(long = "results", id = "more", value_name = "RESULT.json|.jsonl")]
+    pub more: Vec<PathBuf>,
     /// Hold every result against this one
-    #[arg(long, value_name = "RESULT.json")]
+    #[arg(long, value_name = "RESULT.json|.jsonl")]
     pub baseline: Option<PathBuf>,
     /// How much lower the throughput, and how much higher the servers' CPU time per request, may be than the
     /// baseline's, such as 10%
@@ -138,11 +187,18 @@ pub struct CompareArgs {
     pub p99_budget: Option<f64>,
 }
 
+impl CompareArgs {
+    /// All results, however they were named.
+    pub fn all(&self) -> impl Iterator<Item = &Path> {
+        self.results.iter().chain(&self.more).map(PathBuf::as_path)
+    }
+}
+
 /// Flags of `report` alone.
 #[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
-    /// Results, as `--json` wrote them
-    #[arg(required = true, value_name = "RESULT.json")]
+    /// Results, as `--json` or `--jsonl` wrote them
+    #[arg(required = true, value_name = "RESULT.json|.jsonl")]
     pub results: Vec<PathBuf>,
     /// Where the page goes
     #[arg(long, short, value_name = "FILE.html")]
@@ -155,15 +211,6 @@ pub struct ReportArgs {
 fn profile_names() -> PossibleValuesParser {
     let value = |profile: &profiles::Profile| PossibleValue::new(profile.name).help(profile.about);
     PROFILES.iter().map(value).collect::<Vec<_>>().into()
-}
-
-fn workload_names() -> PossibleValuesParser {
-    let names = single().workloads.iter().map(|workload| workload.name);
-    names.collect::<Vec<_>>().into()
-}
-
-fn single() -> &'static profiles::Profile {
-    profiles::profile(SINGLE).expect("one of the profiles")
 }
 
 /// A workload that is to be measured.
@@ -185,25 +232,9 @@ impl Cli {
                 let name = format!("range-{}", range.consistency.as_str());
                 vec![self.task(&name, parse::plain(Some(range.consistency)))]
             }
-            Command::Run(run) => self.named(run),
+            Command::Run(run) => run.tasks(&self.options.load),
             Command::Compare(_) | Command::Report(_) => Vec::new(),
         }
-    }
-
-    fn named(&self, run: &RunArgs) -> Vec<Task> {
-        if let Some(profile) = run.profile.as_deref().and_then(profiles::profile) {
-            let task = |workload: &profiles::NamedWorkload| Task {
-                name: workload.name.to_owned(),
-                shape: workload.shape(),
-            };
-            return profile.workloads.iter().map(task).collect();
-        }
-        let named = run
-            .workload
-            .as_deref()
-            .and_then(|name| single().workload(name));
-        let task = |workload: &profiles::NamedWorkload| self.task(workload.name, workload.shape());
-        named.map(task).into_iter().collect()
     }
 
     fn task(&self, name: &str, base: Shape) -> Task {
@@ -217,15 +248,55 @@ impl Cli {
     #[must_use]
     pub fn profile(&self) -> Option<&str> {
         match &self.command {
-            Command::Run(run) => run.profile.as_deref(),
+            Command::Run(run) => run.what.profile.as_deref(),
             _ => None,
         }
     }
+}
 
-    /// Requests before the measurement of a workload.
+impl RunArgs {
+    /// What is to be measured, in order.
     #[must_use]
-    pub fn warm_up(&self, shape: &Shape) -> u64 {
-        let default = || (shape.total / 20).max(u64::from(shape.clients));
-        self.options.load.warm_up.unwrap_or_else(default)
+    pub fn tasks(&self, load: &LoadOptions) -> Vec<Task> {
+        if let Some(profile) = self.what.profile.as_deref().and_then(profiles::profile) {
+            let task = |workload: &profiles::NamedWorkload| Task {
+                name: workload.name.to_owned(),
+                shape: workload.shape(),
+            };
+            return profile.workloads.iter().map(task).collect();
+        }
+        let names = self.what.workload.iter();
+        let named = names.filter_map(|name| profiles::workload_named(name));
+        named.map(|workload| self.task(workload, load)).collect()
+    }
+
+    fn task(&self, workload: &profiles::NamedWorkload, load: &LoadOptions) -> Task {
+        let base = self.own.replace(workload.shape());
+        // `seq-put` beside `par-put` stays the one without company.
+        let is_one_of_several = self.what.workload.len() > 1;
+        Task {
+            name: workload.name.to_owned(),
+            shape: if is_one_of_several && base.clients == 1 {
+                load.replace_sizes(base)
+            } else {
+                load.replace(base)
+            },
+        }
+    }
+}
+
+impl OwnArgs {
+    /// A shape in which everything that was given and that it has is as it was given.
+    fn replace(&self, mut shape: Shape) -> Shape {
+        shape.consistency = shape
+            .consistency
+            .map(|own| self.read_consistency.unwrap_or(own));
+        shape.read_percent = shape
+            .read_percent
+            .map(|own| self.read_percent.unwrap_or(own));
+        if let (Workload::Watch, Some(watchers)) = (shape.workload, self.watchers) {
+            shape.watchers = (watchers != 1).then_some(watchers);
+        }
+        shape
     }
 }

@@ -1,15 +1,18 @@
 //! Flags that every measurement takes, and how their values are read.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use clap::{Args, ValueEnum};
-use dengine_bench_model::results::{Protocol, ReadConsistency, Shape, Wire};
+use clap::Args;
+use dengine_bench_model::results::{Shape, Wire};
 
+use super::values::{
+    ProtocolArg, WarmUp, WireArg, parse_duration, parse_key_prefix, parse_rate, parse_warm_up,
+};
 #[cfg(feature = "kubernetes")]
 use crate::post::PostOptions;
-
-/// Longest `--key-prefix`.
-const KEY_PREFIX_BYTES_MAX: usize = 128;
 
 /// Flags of `put`, `range` and `run`; they may stand before or after the command.
 #[derive(Args, Clone, Debug)]
@@ -151,11 +154,18 @@ pub struct LoadOptions {
         help_heading = "Load"
     )]
     pub seed: u64,
-    /// Requests before the measurement; they do not count. Default: a twentieth of --total, and one
-    /// per client at least
-    #[arg(long, global = true, value_name = "N", help_heading = "Load")]
-    pub warm_up: Option<u64>,
-    /// Measure so often; the one with the median throughput is the result, and the spread is told
+    /// Requests before the measurement, or how long they are sent, such as 5s; they do not count.
+    /// Default: a twentieth of --total, and one per client at least
+    #[arg(
+        long,
+        global = true,
+        value_name = "N|TIME",
+        value_parser = parse_warm_up,
+        help_heading = "Load"
+    )]
+    pub warm_up: Option<WarmUp>,
+    /// Measure so often. The one with the median throughput is the result; the result also has each
+    /// of them, and their spread
     #[arg(
         long,
         global = true,
@@ -169,13 +179,14 @@ pub struct LoadOptions {
 
 /// Where results go, and what they are called there.
 #[derive(Args, Clone, Debug)]
-pub struct ResultOptions {
+pub struct FileOptions {
     /// Write the result as JSON to a file, or to the standard output with `-` (the summary then goes
     /// to the standard error)
     #[arg(long, global = true, value_name = "FILE|-", help_heading = "Result")]
     pub json: Option<PathBuf>,
-    /// Append one line of JSON for each workload to a file
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Result")]
+    /// Append one line of JSON for each workload to a file, which `compare` reads too; `-` is the
+    /// standard output, as for --json
+    #[arg(long, global = true, value_name = "FILE|-", help_heading = "Result")]
     pub jsonl: Option<PathBuf>,
     /// What is measured, such as "DEngine 1.2 on NVMe", for the record
     #[arg(long, global = true, value_name = "TEXT", help_heading = "Result")]
@@ -183,6 +194,23 @@ pub struct ResultOptions {
     /// Under which circumstances, such as "single" or "cluster", for the record
     #[arg(long, global = true, value_name = "TEXT", help_heading = "Result")]
     pub scenario: Option<String>,
+}
+
+impl FileOptions {
+    /// Whether one of them is the standard output, so that what is for people goes elsewhere.
+    #[must_use]
+    pub fn fill_the_output(&self) -> bool {
+        let mut paths = [&self.json, &self.jsonl].into_iter().flatten();
+        paths.any(|path| path == Path::new("-"))
+    }
+}
+
+/// Where else they go, and where they come from.
+#[derive(Args, Clone, Debug)]
+pub struct ResultOptions {
+    /// Files.
+    #[command(flatten)]
+    pub files: FileOptions,
     /// Where in Kubernetes they go.
     #[cfg(feature = "kubernetes")]
     #[command(flatten)]
@@ -201,12 +229,12 @@ pub struct ResultOptions {
 impl LoadOptions {
     /// A shape in which everything that was given replaces what was there.
     pub(super) fn replace(&self, mut shape: Shape) -> Shape {
-        shape.connections = match (self.conns, self.clients) {
-            (Some(connections), _) => connections,
-            (None, Some(clients)) => shape.connections.min(clients),
-            (None, None) => shape.connections,
-        };
         shape.clients = self.clients.unwrap_or(shape.clients);
+        let carried = shape.clients.saturating_mul(shape.watches_each());
+        shape.connections = match self.conns {
+            Some(connections) => connections,
+            None => shape.connections.min(carried),
+        };
         shape.total = self.total.unwrap_or(shape.total);
         shape.key_size = self.key_size.unwrap_or(shape.key_size);
         shape.value_size = self.value_size.unwrap_or(shape.value_size);
@@ -214,6 +242,23 @@ impl LoadOptions {
         shape.sequential_keys |= self.sequential_keys;
         shape.rate = self.rate;
         shape
+    }
+
+    /// The same without the number of clients and connections.
+    pub(super) fn replace_sizes(&self, shape: Shape) -> Shape {
+        let sizes = LoadOptions {
+            conns: None,
+            clients: None,
+            ..self.clone()
+        };
+        sizes.replace(shape)
+    }
+
+    /// What comes before the measurement of a workload.
+    #[must_use]
+    pub fn warm_up(&self, shape: &Shape) -> WarmUp {
+        let default = || WarmUp::Requests((shape.total / 20).max(u64::from(shape.clients)));
+        self.warm_up.unwrap_or_else(default)
     }
 
     /// The first flag that was given although a profile answers it.
@@ -234,33 +279,6 @@ impl LoadOptions {
     }
 }
 
-/// `--protocol`.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProtocolArg {
-    /// DEngine's own protocol
-    Dengine,
-    /// etcd's v3 protocol
-    Etcd,
-}
-
-impl From<ProtocolArg> for Protocol {
-    fn from(arg: ProtocolArg) -> Self {
-        match arg {
-            ProtocolArg::Dengine => Protocol::Dengine,
-            ProtocolArg::Etcd => Protocol::Etcd,
-        }
-    }
-}
-
-/// `--wire`.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WireArg {
-    /// All calls of a connection share one stream, and those made at the same time share frames
-    Pipelined,
-    /// Each call is a request of its own
-    Unary,
-}
-
 impl Options {
     /// How calls travel, where the protocol has a choice.
     #[must_use]
@@ -271,39 +289,4 @@ impl Options {
             (ProtocolArg::Dengine, _) => Some(Wire::Pipelined),
         }
     }
-}
-
-pub(super) fn parse_consistency(text: &str) -> Result<ReadConsistency, String> {
-    match text {
-        "l" => Ok(ReadConsistency::Linearizable),
-        "s" => Ok(ReadConsistency::Lease),
-        "e" => Ok(ReadConsistency::Eventual),
-        _ => Err("expected l (linearizable), s (lease) or e (eventual)".to_owned()),
-    }
-}
-
-fn parse_key_prefix(text: &str) -> Result<String, String> {
-    if text.len() > KEY_PREFIX_BYTES_MAX {
-        return Err(format!("expected at most {KEY_PREFIX_BYTES_MAX} bytes"));
-    }
-    Ok(text.to_owned())
-}
-
-fn parse_rate(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(rate) if (0.1..=10_000_000.0).contains(&rate) => Ok(rate),
-        _ => Err("expected requests per second, from 0.1 to 10000000".to_owned()),
-    }
-}
-
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let duration = match text.parse::<u64>() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
-    };
-    let bounds = Duration::from_millis(1)..=Duration::from_secs(86_400);
-    if !bounds.contains(&duration) {
-        return Err("expected a time from 1ms to 24h".to_owned());
-    }
-    Ok(duration)
 }

@@ -1,9 +1,11 @@
 //! From arguments to a command line that was checked: what clap alone cannot do.
 
+use std::collections::HashSet;
+
 use clap::{Command as Parser, CommandFactory, FromArgMatches, error::ErrorKind};
 use dengine_bench_model::results::{Protocol, ReadConsistency, Shape, Workload};
 
-use super::{Cli, Command, ProtocolArg};
+use super::{Cli, Command, LoadOptions, ProtocolArg, RunArgs, Task};
 use crate::{keys, target};
 
 /// Commands that measure nothing.
@@ -22,24 +24,20 @@ impl Cli {
     /// # Errors
     /// Says which flags contradict each other; to be shown with the usage.
     pub fn validate(&self) -> Result<(), clap::Error> {
-        if let (Command::Run(run), Some(flag)) = (&self.command, self.options.load.given()) {
-            require(run.profile.is_none(), || {
-                format!(
-                    "{flag} cannot be used with --profile, which says so itself; use --workload, put or range"
-                )
-            })?;
-        }
-        if let Command::Range(range) = &self.command {
-            let protocol = Protocol::from(self.options.protocol);
-            if let Some(why) = target::unsupported(protocol, Some(range.consistency)) {
-                require(false, || {
-                    format!("--consistency {}: {why}", range.consistency.as_str())
-                })?;
+        let protocol = Protocol::from(self.options.protocol);
+        match &self.command {
+            Command::Run(run) => {
+                run.validate(&self.options.load)?;
+                if let Some(consistency) = run.own.read_consistency {
+                    must_be_supported(protocol, "--read-consistency", consistency)?;
+                }
             }
+            Command::Range(range) => {
+                must_be_supported(protocol, "--consistency", range.consistency)?;
+            }
+            _ => {}
         }
-        self.tasks()
-            .iter()
-            .try_for_each(|task| check_shape(&task.shape, self.options.load.repeat))?;
+        check_shapes(&self.tasks(), self.options.load.repeat)?;
         require(
             self.options.protocol == ProtocolArg::Dengine || self.options.wire.is_none(),
             || "--wire is about DEngine's own protocol; etcd's has no choice".to_owned(),
@@ -53,6 +51,76 @@ impl Cli {
             format!("--seed must be at most {}", i64::MAX)
         })
     }
+}
+
+impl RunArgs {
+    /// Checks what no single flag can check for itself.
+    ///
+    /// # Errors
+    /// Says which flags contradict each other; to be shown with the usage.
+    pub fn validate(&self, load: &LoadOptions) -> Result<(), clap::Error> {
+        let own = &self.own;
+        let tasks = self.tasks(load);
+        let any = |has: fn(&Shape) -> bool| tasks.iter().any(|task| has(&task.shape));
+        let flags = [
+            ("--read-consistency", own.read_consistency.is_some()),
+            ("--read-percent", own.read_percent.is_some()),
+            ("--watchers", own.watchers.is_some()),
+        ];
+        let mut given = flags.into_iter().filter(|(_, given)| *given);
+        if let Some(flag) = load.given().or_else(|| given.next().map(|(flag, _)| flag)) {
+            require(self.what.profile.is_none(), || {
+                format!(
+                    "{flag} cannot be used with --profile, which says so itself; use --workload, \
+                     put or range"
+                )
+            })?;
+        }
+        require(
+            own.read_consistency.is_none() || any(|shape| shape.consistency.is_some()),
+            || {
+                "--read-consistency is about reads: use it with seq-get, par-get or mixed"
+                    .to_owned()
+            },
+        )?;
+        require(
+            own.read_percent.is_none() || any(|shape| shape.read_percent.is_some()),
+            || "--read-percent is about reads beside writes: use it with mixed".to_owned(),
+        )?;
+        require(
+            own.watchers.is_none() || any(|shape| shape.workload == Workload::Watch),
+            || "--watchers is about watches: use it with watch or watch-fan-out".to_owned(),
+        )?;
+        let mut names = HashSet::new();
+        let twice = tasks.iter().find(|task| !names.insert(&task.name));
+        twice.map_or(Ok(()), |task| {
+            require(false, || {
+                format!(
+                    "{} is named twice in --workload: results of one name are compared with each \
+                     other, so measure it in two runs",
+                    task.name
+                )
+            })
+        })
+    }
+}
+
+fn must_be_supported(
+    protocol: Protocol,
+    flag: &str,
+    consistency: ReadConsistency,
+) -> Result<(), clap::Error> {
+    let why = target::unsupported(protocol, Some(consistency));
+    require(why.is_none(), || {
+        let (word, why) = (consistency.word(), why.unwrap_or_default());
+        format!("{flag} {word}: {why}; use linearizable or eventual")
+    })
+}
+
+fn check_shapes(tasks: &[Task], repeat: u32) -> Result<(), clap::Error> {
+    tasks
+        .iter()
+        .try_for_each(|task| check_shape(&task.shape, repeat))
 }
 
 /// The parser, in which commands that measure nothing do not show the flags of measurements.
@@ -88,6 +156,7 @@ pub(super) fn plain(consistency: Option<ReadConsistency>) -> Shape {
         key_space: 0,
         sequential_keys: false,
         read_percent: None,
+        watchers: None,
         rate: None,
     }
 }
@@ -96,16 +165,22 @@ fn check_shape(shape: &Shape, repeat: u32) -> Result<(), clap::Error> {
     require((1..=10_000).contains(&shape.connections), || {
         format!("--conns must be 1 to 10000, not {}", shape.connections)
     })?;
-    require(
-        shape.clients >= shape.connections && shape.clients <= 100_000,
-        || {
-            format!(
-                "--clients must be --conns ({}) to 100000, not {}: a connection without a client \
-                 carries nothing",
-                shape.connections, shape.clients
-            )
-        },
-    )?;
+    let watchers = shape.watches_each();
+    let carried = u64::from(shape.clients) * u64::from(watchers);
+    let is_carrying = carried >= u64::from(shape.connections);
+    require(is_carrying && shape.clients <= 100_000, || {
+        format!(
+            "--clients must be --conns ({}) to 100000, not {}: a connection without a client \
+             carries nothing",
+            shape.connections, shape.clients
+        )
+    })?;
+    require(carried <= 100_000, || {
+        format!(
+            "--clients {} with --watchers {watchers} are {carried} watches; use at most 100000",
+            shape.clients
+        )
+    })?;
     require(
         shape.total >= u64::from(shape.clients) && shape.total <= 1_000_000_000,
         || {

@@ -3,7 +3,7 @@ use std::time::Duration;
 use clap::{CommandFactory, FromArgMatches};
 use dengine_bench_model::results::Workload;
 
-use super::{options::parse_duration, *};
+use super::{values::parse_duration, *};
 
 fn parse(line: &str) -> Result<Cli, clap::Error> {
     let matches = parse::parser().try_get_matches_from(line.split(' '))?;
@@ -61,6 +61,35 @@ fn contradictions_are_named() {
         ("put --report-to a/b", "--run-id"),
         #[cfg(feature = "kubernetes")]
         ("put --run-id 1 --report-to b", "NAMESPACE/NAME"),
+        ("range --consistency weak", "serializable"),
+        ("put --warm-up soon", "such as 5s"),
+        ("run --workload mixed --read-percent 101", "0..=100"),
+        (
+            "run --workload seq-put --read-percent 50",
+            "use it with mixed",
+        ),
+        (
+            "run --workload seq-put --read-consistency e",
+            "seq-get, par-get or mixed",
+        ),
+        ("run --workload par-get --watchers 2", "watch-fan-out"),
+        ("run --workload watch --watchers 0", "--watchers"),
+        ("run --workload watch --watchers 5000", "500000 watches"),
+        ("run --workload watch --conns 9 --clients 4", "--clients"),
+        ("run --profile quick --read-percent 50", "--read-percent"),
+        (
+            "run --profile quick --read-consistency e",
+            "--read-consistency",
+        ),
+        ("run --profile quick --watchers 5", "--watchers"),
+        ("run --workload get", "seq-get, par-get"),
+        ("run --workload t4/fan-out", "profile t4 has seq-put"),
+        ("run --workload t5/mixed", "there is no profile"),
+        ("run --workload mixed,t4/mixed", "twice"),
+        (
+            "run --workload mixed --read-consistency lease --protocol etcd",
+            "no lease reads",
+        ),
         ("run", "--profile"),
         ("run --profile standard --workload mixed", "--workload"),
         ("run --profile fast", "standard"),
@@ -102,6 +131,80 @@ fn flags_replace_what_a_single_workload_says() {
 }
 
 #[test]
+fn consistency_is_a_letter_or_a_word_and_etcds_word_too() {
+    for (words, consistency) in [
+        (["l", "linearizable"], ReadConsistency::Linearizable),
+        (["s", "lease"], ReadConsistency::Lease),
+        (["e", "eventual"], ReadConsistency::Eventual),
+        (["serializable", "e"], ReadConsistency::Eventual),
+    ] {
+        for word in words {
+            for line in [
+                "range --consistency",
+                "range --read-consistency",
+                "run --workload seq-get --read-consistency",
+                "run --workload par-get --read-consistency",
+                "run --workload mixed --read-consistency",
+            ] {
+                let shape = shape(&format!("dengine-bench {line} {word}"));
+                assert_eq!(shape.consistency, Some(consistency), "{line} {word}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mixed_load_has_any_share_of_reads() {
+    for percent in [0, 50, 100] {
+        let line = format!("dengine-bench run --workload mixed --read-percent {percent}");
+        assert_eq!(shape(&line).read_percent, Some(percent));
+    }
+}
+
+#[test]
+fn a_watch_fans_out_to_as_many_as_are_asked_for() {
+    let plain = shape("dengine-bench run --workload watch");
+    assert_eq!((plain.clients, plain.watches_each()), (100, 1));
+    let fan_out = shape("dengine-bench run --workload watch-fan-out");
+    let size = (fan_out.connections, fan_out.clients, fan_out.watches_each());
+    assert_eq!(size, (10, 1, 100));
+    let few = shape("dengine-bench run --workload watch-fan-out --watchers 3");
+    assert_eq!((few.connections, few.watches_each()), (3, 3));
+    let many = shape("dengine-bench run --workload watch --clients 2 --watchers 5 --conns 10");
+    assert_eq!((many.connections, many.clients), (10, 2));
+}
+
+#[test]
+fn several_workloads_are_measured_by_one_call_and_one_client_stays_alone() {
+    let cli = parse(
+        "dengine-bench run --workload seq-put,par-put --workload t4/mixed --clients 8 --total 99",
+    );
+    let tasks = cli.unwrap().tasks();
+    let sizes: Vec<_> = tasks
+        .iter()
+        .map(|task| (&*task.name, task.shape.clients, task.shape.total))
+        .collect();
+    assert_eq!(
+        sizes,
+        [("seq-put", 1, 99), ("par-put", 8, 99), ("mixed", 8, 99)]
+    );
+    assert_eq!(tasks[2].shape.read_percent, Some(50));
+    // Alone, it has as many as are asked for.
+    assert_eq!(
+        shape("dengine-bench run --workload seq-put --clients 8").clients,
+        8
+    );
+}
+
+#[test]
+fn help_names_every_workload() {
+    let help = parse("dengine-bench run --help").unwrap_err().to_string();
+    for workload in profiles::profile(profiles::BASIC).unwrap().workloads {
+        assert!(help.contains(workload.name), "{}", workload.name);
+    }
+}
+
+#[test]
 fn times_are_seconds_unless_they_name_a_unit() {
     assert_eq!(parse_duration("600").unwrap(), Duration::from_secs(600));
     assert_eq!(parse_duration("10m").unwrap(), Duration::from_secs(600));
@@ -117,12 +220,19 @@ fn a_budget_is_a_percentage() {
 #[test]
 fn the_warm_up_reaches_every_client() {
     for (line, warm_up) in [
-        ("put --clients 9 --total 10", 9),
-        ("put --total 10000", 500),
-        ("put --warm-up 0", 0),
+        ("put --clients 9 --total 10", WarmUp::Requests(9)),
+        ("put --total 10000", WarmUp::Requests(500)),
+        ("put --warm-up 0", WarmUp::Requests(0)),
+        ("put --warm-up 700", WarmUp::Requests(700)),
+        ("put --warm-up 5s", WarmUp::Time(Duration::from_secs(5))),
+        (
+            "put --warm-up 250ms",
+            WarmUp::Time(Duration::from_millis(250)),
+        ),
     ] {
         let cli = parse(&format!("dengine-bench {line}")).unwrap();
-        assert_eq!(cli.warm_up(&cli.tasks()[0].shape), warm_up, "{line}");
+        let load = &cli.options.load;
+        assert_eq!(load.warm_up(&cli.tasks()[0].shape), warm_up, "{line}");
     }
 }
 

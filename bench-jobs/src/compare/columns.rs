@@ -27,13 +27,6 @@ pub const THROUGHPUT: Column = Column {
     of: |result| Some(result.ops_per_second),
     goal: |workload| workload.goal,
 };
-/// Median latency.
-pub const P50: Column = Column {
-    name: "Latency p50, µs",
-    more_is_better: false,
-    of: |result| Some(result.latency_us.p50 as f64),
-    goal: |_| None,
-};
 /// 99th percentile of the latency.
 pub const P99: Column = Column {
     name: "Latency p99, µs",
@@ -55,8 +48,8 @@ pub const MEMORY: Column = Column {
     of: |result| Some(result.servers?.resident_bytes_max as f64 / 1e6),
     goal: |_| None,
 };
-/// Everything that is compared.
-pub const ALL: [Column; 5] = [THROUGHPUT, P50, P99, SERVER_CPU, MEMORY];
+/// What has a table of its own; latencies share one.
+pub const ALL: [Column; 3] = [THROUGHPUT, SERVER_CPU, MEMORY];
 
 /// How many times better `own` is than `other`: above 1 is better, whichever way the column counts.
 #[must_use]
@@ -97,7 +90,14 @@ pub fn goal(column: &Column, reports: &[Named], row: &Row<'_>) -> Option<f64> {
     let first = names.next()??;
     let mut scenarios = reports.iter().map(|named| named.report.scenario.as_deref());
     // Goals are about clusters: a member alone has nobody to replicate to.
-    if names.any(|name| name != Some(first)) || scenarios.any(|name| name == Some("single")) {
+    if names.any(|name| name != Some(first))
+        || scenarios.any(|name| matches!(name, Some("single" | "embedded")))
+    {
+        return None;
+    }
+    // And about writes that are on disk when they are acknowledged.
+    let mut results = reports.iter().flat_map(|named| &named.report.results);
+    if results.any(|result| result.durability.as_deref() == Some("memory-first")) {
         return None;
     }
     (column.goal)(profiles::profile(first)?.workload(row.name)?)

@@ -3,14 +3,15 @@
 
 mod budget;
 pub mod columns;
+mod latency;
 mod table;
 
-use std::{collections::HashMap, path::Path};
+use std::{collections::HashSet, path::Path};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use dengine_bench_model::results::{ReadConsistency, Report, RunResult, Shape};
 
-use crate::{cli::CompareArgs, summary};
+use crate::{cli::CompareArgs, files, summary};
 
 /// What `compare` has to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,22 +36,39 @@ pub struct Named {
 /// # Errors
 /// If a file cannot be read, or is no result.
 pub fn run(args: &CompareArgs) -> anyhow::Result<Compared> {
-    let results = read_all(&args.results)?;
+    let paths: Vec<&Path> = args.all().collect();
+    let found = find(&paths)?;
     let mut compared = Compared {
-        text: table::render(&results),
+        text: by_scenario(&found),
         regressed: false,
     };
     if let Some(path) = &args.baseline {
-        let baseline = read(path)?;
+        let baseline = baseline(path)?;
         let budget = budget::Budget {
             throughput_and_cpu: args.budget,
             p99: args.p99_budget,
         };
-        let verdict = budget::judge(&results, &baseline, &budget);
+        let verdict = budget::judge(&label(found), &baseline, &budget);
         compared.text += &verdict.text;
         compared.regressed = verdict.regressed;
     }
     Ok(compared)
+}
+
+/// What ran under different circumstances is not held against each other.
+fn by_scenario(found: &[Found]) -> String {
+    let mut scenarios: Vec<Option<&str>> = Vec::new();
+    for one in found {
+        let scenario = one.report.scenario.as_deref();
+        if !scenarios.contains(&scenario) {
+            scenarios.push(scenario);
+        }
+    }
+    let of = |scenario: &Option<&str>| {
+        let of = |one: &&Found| one.report.scenario.as_deref() == *scenario;
+        table::render(&label(found.iter().filter(of).cloned().collect()))
+    };
+    scenarios.iter().map(of).collect::<Vec<_>>().join("\n\n")
 }
 
 /// Reads results and gives each its label.
@@ -58,23 +76,40 @@ pub fn run(args: &CompareArgs) -> anyhow::Result<Compared> {
 /// # Errors
 /// If one cannot be read, or is no result.
 pub fn read_all<P: AsRef<Path>>(paths: &[P]) -> anyhow::Result<Vec<Named>> {
-    let reports = paths
-        .iter()
-        .map(|path| read(path.as_ref()))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    let stems = paths.iter().map(|path| stem(path.as_ref()));
-    Ok(label(reports.into_iter().zip(stems).collect()))
+    Ok(label(find(paths)?))
 }
 
-fn read(path: &Path) -> anyhow::Result<Report> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    let report: Report = serde_json::from_str(&text)
-        .with_context(|| format!("{} is no result that `--json` wrote", path.display()))?;
-    if report.results.is_empty() {
-        bail!("{} holds no workload", path.display());
+/// A report, and the name of its file without the extension.
+#[derive(Clone)]
+struct Found {
+    report: Report,
+    stem: String,
+}
+
+fn find<P: AsRef<Path>>(paths: &[P]) -> anyhow::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for path in paths {
+        let stem = stem(path.as_ref());
+        let reports = files::read(path.as_ref())?.into_iter();
+        found.extend(reports.map(|report| Found {
+            report,
+            stem: stem.clone(),
+        }));
     }
-    Ok(report)
+    Ok(found)
+}
+
+fn baseline(path: &Path) -> anyhow::Result<Report> {
+    let mut reports = files::read(path)?;
+    match (reports.pop(), reports.len()) {
+        (Some(report), 0) => Ok(report),
+        (_, others) => bail!(
+            "{} holds results of {} systems or scenarios, and --baseline takes one: give it a file \
+             that one run wrote with --json",
+            path.display(),
+            others + 1
+        ),
+    }
 }
 
 fn stem(path: &Path) -> String {
@@ -82,26 +117,57 @@ fn stem(path: &Path) -> String {
         .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
 }
 
-/// A report is called what its maker called it, else by its engine; with its file where that is not enough.
-fn label(reports: Vec<(Report, String)>) -> Vec<Named> {
-    let name = |report: &Report| {
-        let engine = || report.results.first().map(summary::engine);
-        report.system.clone().or_else(engine).unwrap_or_default()
+/// A report is called what its maker called it, else by its engine. Where that is not enough, with the
+/// first of these that tells it from the others.
+fn label(found: Vec<Found>) -> Vec<Named> {
+    let more: [fn(&Found) -> Option<String>; 5] = [
+        |one| one.report.scenario.clone(),
+        |one| Some(one.stem.clone()),
+        |one| first(one)?.durability.clone(),
+        |one| first(one)?.wire.map(|wire| wire.as_str().to_owned()),
+        |one| first(one)?.engine_version.clone(),
+    ];
+    let alike = |one: &Found| {
+        found
+            .iter()
+            .filter(|other| name(other) == name(one))
+            .count()
     };
-    let mut uses: HashMap<String, usize> = HashMap::new();
-    for (report, _) in &reports {
-        *uses.entry(name(report)).or_default() += 1;
-    }
-    let named = |(report, stem): (Report, String)| {
-        let name = name(&report);
-        let label = if uses[&name] > 1 {
-            format!("{name} ({stem})")
-        } else {
-            name
+    let telling = |one: &Found| {
+        let same = || found.iter().filter(|other| name(other) == name(one));
+        let tells = |more: &&fn(&Found) -> Option<String>| {
+            let all: HashSet<_> = same().map(more).collect();
+            all.len() == same().count()
         };
-        Named { label, report }
+        more.iter().find(tells).and_then(|more| more(one))
     };
-    reports.into_iter().map(named).collect()
+    let label = |(place, one): (usize, &Found)| match alike(one) {
+        1 => name(one),
+        _ => {
+            let more = telling(one).unwrap_or_else(|| format!("{}", place + 1));
+            format!("{} ({more})", name(one))
+        }
+    };
+    let labels: Vec<String> = found.iter().enumerate().map(label).collect();
+    let named = |(label, one): (String, Found)| Named {
+        label,
+        report: one.report,
+    };
+    labels.into_iter().zip(found).map(named).collect()
+}
+
+fn name(found: &Found) -> String {
+    let engine = || first(found).map(summary::engine);
+    found
+        .report
+        .system
+        .clone()
+        .or_else(engine)
+        .unwrap_or_default()
+}
+
+fn first(found: &Found) -> Option<&RunResult> {
+    found.report.results.first()
 }
 
 /// One workload in all reports.

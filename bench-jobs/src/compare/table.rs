@@ -6,7 +6,7 @@ use dengine_bench_model::results::Protocol;
 use super::{
     Cell, Named, Row,
     columns::{self, Column},
-    rows,
+    latency, rows,
 };
 use crate::summary::{grouped, heading};
 
@@ -17,14 +17,29 @@ pub(super) fn render(reports: &[Named]) -> String {
     for named in reports {
         out += &format!("{}: {}\n", named.label, heading(&named.report));
     }
-    for column in &columns::ALL {
-        let known = |row: &Row<'_>| row.cells.iter().any(|cell| value(column, cell).is_some());
-        if rows.iter().any(known) {
-            out += &format!("\n{}\n{}\n", column.name, table(column, reports, &rows));
-        }
+    let [throughput, others @ ..] = &columns::ALL;
+    out += &section(throughput, reports, &rows);
+    if rows
+        .iter()
+        .flat_map(|row| &row.cells)
+        .any(|cell| cell.result().is_some())
+    {
+        out += &format!("\nLatency, µs\n{}\n", latency::table(reports, &rows));
+    }
+    for column in others {
+        out += &section(column, reports, &rows);
     }
     out += &idle(reports);
     out + &notes(&rows)
+}
+
+fn section(column: &Column, reports: &[Named], rows: &[Row<'_>]) -> String {
+    let known = |row: &Row<'_>| row.cells.iter().any(|cell| value(column, cell).is_some());
+    if rows.iter().any(known) {
+        format!("\n{}\n{}\n", column.name, table(column, reports, rows))
+    } else {
+        String::new()
+    }
 }
 
 fn value(column: &Column, cell: &Cell<'_>) -> Option<f64> {
@@ -70,12 +85,14 @@ fn goals(column: &Column, reports: &[Named], rows: &[Row<'_>]) -> Option<Vec<Opt
     goals.iter().any(Option::is_some).then_some(goals)
 }
 
-fn line(column: &Column, row: &Row<'_>) -> Vec<String> {
+/// How many clients share how many connections.
+pub(super) fn clients(row: &Row<'_>) -> String {
     let shape = row.shape;
-    let mut line = vec![
-        row.name.to_owned(),
-        format!("{}/{}", shape.connections, grouped(shape.clients.into())),
-    ];
+    format!("{}/{}", shape.connections, grouped(shape.clients.into()))
+}
+
+fn line(column: &Column, row: &Row<'_>) -> Vec<String> {
+    let mut line = vec![row.name.to_owned(), clients(row)];
     line.extend(row.cells.iter().map(|cell| shown(column, cell)));
     let own = row.cells.first().and_then(|cell| value(column, cell));
     for other in row.cells.iter().skip(1) {
@@ -89,6 +106,11 @@ fn line(column: &Column, row: &Row<'_>) -> Vec<String> {
 
 fn shown(column: &Column, cell: &Cell<'_>) -> String {
     let number = value(column, cell).map(columns::number).unwrap_or_default();
+    instead(cell, number)
+}
+
+/// A number, or what stands in its place.
+pub(super) fn instead(cell: &Cell<'_>, number: String) -> String {
     match cell {
         Cell::Measured(_) => number,
         Cell::Substitute(_) => format!("{number} ¹"),

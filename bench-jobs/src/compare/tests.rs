@@ -1,6 +1,6 @@
 use dengine_bench_model::{
     profiles,
-    results::{IdleServers, LatencyUs, Protocol, ServerUse},
+    results::{IdleServers, LatencyUs, Protocol, ServerUse, Wire},
 };
 use expect_test::expect;
 
@@ -16,9 +16,13 @@ fn report(protocol: Protocol, ops_per_second: f64) -> Report {
         shape: workload.shape(),
         ops_per_second,
         latency_us: LatencyUs {
+            avg: 1100.0,
+            min: 100,
+            max: 4000,
             p50: 1000,
+            p90: 1500,
             p99: 2000,
-            ..LatencyUs::default()
+            p999: 3000,
         },
         servers: Some(ServerUse {
             processes: 3,
@@ -75,6 +79,29 @@ fn side_by_side_with_goals_and_a_labelled_stand_in() {
         | eventual-read     |     200/1,000 |  50,000 |   5,000 |            10.0× | 8.00× |
         | hot-key-read      |     200/1,000 |  50,000 |   5,000 |            10.0× | 8.00× |"#]]
     .assert_eq(throughput);
+    let latency = text.split("\n\n").nth(2).unwrap();
+    expect![[r#"
+        Latency, µs
+        | workload          | conns/clients | system           |     avg |   min |     p50 |     p90 |     p99 |   p99.9 |     max |
+        |-------------------|---------------|------------------|---------|-------|---------|---------|---------|---------|---------|
+        | single-write      |           1/1 | DEngine          |   1,100 |   100 |   1,000 |   1,500 |   2,000 |   3,000 |   4,000 |
+        |                   |               | etcd             |   1,100 |   100 |   1,000 |   1,500 |   2,000 |   3,000 |   4,000 |
+        |                   |               | better than etcd |   1.00× | 1.00× |   1.00× |   1.00× |   1.00× |   1.00× |   1.00× |
+        | write             |     200/1,000 | DEngine          |   1,100 |   100 |   1,000 |   1,500 |   2,000 |   3,000 |   4,000 |
+        |                   |               | etcd             |   1,100 |   100 |   1,000 |   1,500 |   2,000 |   3,000 |   4,000 |
+        |                   |               | better than etcd |   1.00× | 1.00× |   1.00× |   1.00× |   1.00× |   1.00× |   1.00× |
+        | linearizable-read |     200/1,000 | DEngine          |   1,100 |   100 |   1,000 |   1,500 |   2,000 |   3,000 |   4,000 |
+        |                   |               | etcd             |   1,100 |   100 |   1,000 |   1,500 |   2,000 |   3,000 |   4,000 |
+        |                   |               | better than etcd |   1.00× | 1.00× |   1.00× |   1.00× |   1.00× |   1.00× |   1.00× |
+        | lease-read        |     200/1,000 | DEngine          |   1,100 |   100 |   1,000 |   1,500 |   2,000 |   3,000 |   4,000 |
+        |                   |               | etcd             | 1,100 ¹ | 100 ¹ | 1,000 ¹ | 1,500 ¹ | 2,000 ¹ | 3,000 ¹ | 4,000 ¹ |
+        |                   |               | better than etcd |   1.00× | 1.00× |   1.00× |   1.00× |   1.00× |   1.00× |   1.00× |
+        | eventual-read     |     200/1,000 | DEngine          |   1,100 |   100 |   1,000 |   1,500 |   2,000 |   3,000 |   4,000 |
+        |                   |               | etcd             |   1,100 |   100 |   1,000 |   1,500 |   2,000 |   3,000 |   4,000 |
+        |                   |               | better than etcd |   1.00× | 1.00× |   1.00× |   1.00× |   1.00× |   1.00× |   1.00× |
+        | hot-key-read      |     200/1,000 | DEngine          |   1,100 |   100 |   1,000 |   1,500 |   2,000 |   3,000 |   4,000 |
+        |                   |               | etcd             |   1,100 |   100 |   1,000 |   1,500 |   2,000 |   3,000 |   4,000 |
+        |                   |               | better than etcd |   1.00× | 1.00× |   1.00× |   1.00× |   1.00× |   1.00× |   1.00× |"#]].assert_eq(latency);
     assert!(text.contains("¹ unsupported there"), "{text}");
     assert!(
         text.contains("Memory of a server before the load: etcd: 50 MB"),
@@ -95,19 +122,54 @@ fn another_load_under_the_same_name_has_no_ratio() {
 }
 
 #[test]
+fn each_scenario_has_tables_of_its_own() {
+    let found = ["single", "cluster"].map(|scenario| Found {
+        report: Report {
+            scenario: Some(scenario.to_owned()),
+            ..report(Protocol::Dengine, 1.0)
+        },
+        stem: "all".to_owned(),
+    });
+    let text = by_scenario(&found);
+    assert_eq!(text.matches("Throughput, requests/s").count(), 2);
+    assert!(!text.contains("better than"), "{text}");
+}
+
+#[test]
+fn goals_are_about_writes_that_are_on_disk() {
+    let mut reports = [
+        named("DEngine", report(Protocol::Dengine, 50_000.0)),
+        named("etcd", report(Protocol::Etcd, 5_000.0)),
+    ];
+    assert!(table::render(&reports).contains("goal"));
+    for result in &mut reports[0].report.results {
+        result.durability = Some("memory-first".to_owned());
+    }
+    assert!(!table::render(&reports).contains("goal"));
+}
+
+#[test]
 fn labels_are_told_apart_by_their_files() {
     let report = || report(Protocol::Dengine, 1.0);
-    let labels = |reports| {
-        label(reports)
+    let found = |report: Report, stem: &str| Found {
+        report,
+        stem: stem.to_owned(),
+    };
+    let labels = |found| {
+        label(found)
             .into_iter()
             .map(|named| named.label)
             .collect::<Vec<_>>()
     };
-    let same = labels(vec![
-        (report(), "old".to_owned()),
-        (report(), "new".to_owned()),
-    ]);
+    let same = labels(vec![found(report(), "old"), found(report(), "new")]);
     assert_eq!(same, ["DEngine 0.1.0 (old)", "DEngine 0.1.0 (new)"]);
+    // Of one file of lines, by what differs; and if nothing does, by their places.
+    let mut unary = report();
+    unary.results[0].wire = Some(Wire::Unary);
+    let same = labels(vec![found(report(), "all"), found(unary, "all")]);
+    assert_eq!(same, ["DEngine 0.1.0 (pipelined)", "DEngine 0.1.0 (unary)"]);
+    let same = labels(vec![found(report(), "all"), found(report(), "all")]);
+    assert_eq!(same, ["DEngine 0.1.0 (1)", "DEngine 0.1.0 (2)"]);
 }
 
 #[test]

@@ -27,28 +27,34 @@ pub(super) struct Client<W> {
     value: Bytes,
     /// Draws what a mixed load does next.
     dice: Xoshiro256PlusPlus,
-    /// Of a watch load: the watch, and the key that it is for.
-    watch: Option<(Events, Bytes)>,
+    /// Of a watch load: the watches, and the key that they are for.
+    watched: Option<(Vec<Events>, Bytes)>,
     recorder: Arc<Recorder>,
 }
 
 impl<W: Way> Client<W> {
-    /// A client that is ready to begin, its watch included.
+    /// A client that is ready to begin, its watches included.
     ///
     /// # Errors
-    /// If the watch could not be opened.
+    /// If a watch could not be opened.
     pub(super) async fn open(
         plan: Plan,
         index: u64,
-        mut way: W,
+        way: &impl Fn(usize) -> W,
         value: Bytes,
         recorder: Arc<Recorder>,
     ) -> Result<Self, String> {
         let mut keys = plan.keys.client(index);
-        let watch = match plan.operation {
-            Operation::Watch => {
+        let watched = match plan.operation {
+            Operation::Watch(watchers) => {
                 let key = keys.nth(index);
-                Some((way.watch(key.clone()).await?, key))
+                let first = index * u64::from(watchers);
+                let mut watches = Vec::with_capacity(watchers as usize);
+                // Spread over the connections as clients are.
+                for place in first..first + u64::from(watchers) {
+                    watches.push(way(place as usize).watch(key.clone()).await?);
+                }
+                Some((watches, key))
             }
             _ => None,
         };
@@ -56,11 +62,11 @@ impl<W: Way> Client<W> {
         Ok(Client {
             plan,
             index,
-            way,
+            way: way(index as usize),
             keys,
             value,
             dice,
-            watch,
+            watched,
             recorder,
         })
     }
@@ -69,7 +75,11 @@ impl<W: Way> Client<W> {
     pub(super) async fn run(mut self, started: Instant, pace: Option<Schedule>) -> Instant {
         let mut wanted = started;
         let mut last = started;
+        let ends = self.plan.ends_after.map(|time| started + time);
         for number in numbers(self.index, self.plan.clients, self.plan.total) {
+            if ends.is_some_and(|ends| last >= ends) {
+                break;
+            }
             if let Some(pace) = &pace {
                 wanted = pace.wanted(number);
                 pace.until(wanted, self.index).await;
@@ -105,7 +115,7 @@ impl<W: Way> Client<W> {
                     self.put(number).await
                 }
             }
-            Operation::Watch => self.put_and_see().await,
+            Operation::Watch(_) => self.put_and_see().await,
         }
     }
 
@@ -124,13 +134,15 @@ impl<W: Way> Client<W> {
     async fn put_and_see(&mut self) -> Result<u64, String> {
         let limit = self.plan.request_timeout;
         let (way, value) = (&mut self.way, &self.value);
-        let (events, key) = self
-            .watch
+        let (watches, key) = self
+            .watched
             .as_mut()
             .expect("opened with the client of a watch load");
         let seen = async {
             let revision = way.put(key.clone(), value).await?;
-            events.until(revision).await?;
+            for watch in watches {
+                watch.until(revision).await?;
+            }
             Ok(revision)
         };
         // A write is bounded by the target; what a watch tells of it is not.

@@ -42,8 +42,8 @@ pub enum Operation {
     Get(ReadConsistency),
     /// Reads its key in so many percent of the cases, else writes it.
     Mixed(ReadConsistency, u32),
-    /// Writes its client's own key, and is done when the client's watch has told of it.
-    Watch,
+    /// Writes its client's own key, and is done when so many watches have told of it.
+    Watch(u32),
 }
 
 /// A load.
@@ -55,6 +55,8 @@ pub struct Plan {
     pub clients: u64,
     /// Requests over all clients, exactly.
     pub total: u64,
+    /// Each client stops after its first request that ends so long after the start, whatever `total` says.
+    pub ends_after: Option<Duration>,
     /// Requests wanted per second over all clients; `None`: as fast as the answers come.
     pub rate: Option<f64>,
     /// Which keys are used.
@@ -135,16 +137,7 @@ async fn open_clients<W: Way>(
     let mut clients = Vec::with_capacity(plan.clients as usize);
     for index in 0..plan.clients {
         let value = values[index as usize % values.len()].clone();
-        clients.push(
-            Client::open(
-                plan.clone(),
-                index,
-                way(index as usize),
-                value,
-                Arc::clone(recorder),
-            )
-            .await?,
-        );
+        clients.push(Client::open(plan.clone(), index, &way, value, Arc::clone(recorder)).await?);
     }
     Ok(clients)
 }
@@ -182,7 +175,10 @@ async fn run_clients<W: Way>(
     begin.send_replace(());
 
     let watched = Arc::clone(recorder);
-    let _shown = progress.follow(plan.total, move || watched.finished());
+    let _shown = match plan.ends_after {
+        Some(time) => progress.follow_time(time),
+        None => progress.follow(plan.total, move || watched.finished()),
+    };
     let mut ended = started;
     loop {
         tokio::select! {

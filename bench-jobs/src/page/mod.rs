@@ -66,5 +66,8 @@ mod tests {
         assert!(html.contains("range-l"));
         assert_eq!(html.matches("<polyline").count(), 1);
         assert!(html.contains("500"), "the throughput");
+        for heading in ["avg", "min", "p50", "p90", "p99", "p99.9", "max"] {
+            assert!(html.contains(&format!("<th>{heading}</th>")), "{heading}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Everything that the page shows, as text and numbers; the template only places it.
 
 use askama::Template;
-use dengine_bench_model::results::{Machine, RunResult};
+use dengine_bench_model::results::RunResult;
 
 use super::chart::{self, Axes, Tick};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
         columns::{self, SERVER_CPU, THROUGHPUT},
         rows,
     },
-    summary::{counted, engine, grouped, load_in_words, whole},
+    summary::{counted, engine, grouped, load_in_words, machine_in_words, whole},
 };
 
 #[derive(Template)]
@@ -68,7 +68,10 @@ struct Measured {
     /// Of the widest bar of this workload, in percent.
     share: f64,
     times: String,
+    avg: String,
+    min: String,
     p50: String,
+    p90: String,
     p99: String,
     p999: String,
     max: String,
@@ -84,7 +87,7 @@ impl<'a> Page<'a> {
         let rows = rows(reports);
         let mut machines: Vec<String> = reports
             .iter()
-            .filter_map(|named| named.report.machine.as_ref().map(in_words))
+            .filter_map(|named| named.report.machine.as_ref().map(machine_in_words))
             .collect();
         machines.dedup();
         let substitute = |row: &Row<'_>| {
@@ -108,16 +111,6 @@ impl<'a> Page<'a> {
             bottom: chart::BOTTOM,
         }
     }
-}
-
-fn in_words(machine: &Machine) -> String {
-    format!(
-        "{}, {} logical processors, {:.0} GiB of memory, {}",
-        machine.processor,
-        machine.processors,
-        machine.memory_bytes as f64 / f64::from(1 << 30),
-        machine.kernel
-    )
 }
 
 fn subtitle(reports: &[Named]) -> String {
@@ -288,7 +281,10 @@ fn measured(
             0.0
         },
         times: times.map(columns::times).unwrap_or_default(),
+        avg: chart::time(us.avg),
+        min: chart::time(us.min as f64),
         p50: chart::time(us.p50 as f64),
+        p90: chart::time(us.p90 as f64),
         p99: chart::time(us.p99 as f64),
         p999: chart::time(us.p999 as f64),
         max: chart::time(us.max as f64),
@@ -333,7 +329,10 @@ impl Measured {
             throughput: text(),
             share: 0.0,
             times: text(),
+            avg: text(),
+            min: text(),
             p50: text(),
+            p90: text(),
             p99: text(),
             p999: text(),
             max: text(),

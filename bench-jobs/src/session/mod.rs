@@ -72,7 +72,7 @@ impl<'a> Session<'a> {
 
     /// Measures everything that was asked for. Whatever happens, each workload has a result that says so.
     pub async fn measure_all(&mut self) -> Report {
-        let labels = &self.cli.options.result;
+        let labels = &self.cli.options.result.files;
         let mut report = Report {
             system: labels.system.clone(),
             scenario: labels.scenario.clone(),
@@ -226,7 +226,8 @@ impl<'a> Session<'a> {
             },
             target_leader: options.target_leader,
             seed: options.load.seed,
-            warm_up: self.cli.warm_up(&task.shape),
+            warm_up: 0,
+            warm_up_seconds: None,
             preload: None,
             node: options.result.node.clone(),
             started_at: now,
@@ -274,10 +275,11 @@ impl<'a> Session<'a> {
                 Workload::Put => Operation::Put,
                 Workload::Range => Operation::Get(fresh),
                 Workload::Mixed => Operation::Mixed(fresh, shape.read_percent.unwrap_or(50)),
-                Workload::Watch => Operation::Watch,
+                Workload::Watch => Operation::Watch(shape.watches_each()),
             },
             clients: u64::from(shape.clients),
             total,
+            ends_after: None,
             rate: shape.rate,
             keys: self.keys(keys::space(shape), shape, Order::of(shape)),
             value_size: shape.value_size,

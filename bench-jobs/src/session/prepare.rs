@@ -8,6 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Session;
 use crate::{
+    cli::WarmUp,
     keys::{self, Order},
     load::{Measured, Operation, Plan},
     outcome::Frame,
@@ -71,7 +72,7 @@ impl Session<'_> {
             };
             self.settle(&target, &shape, filled.revision).await?;
         }
-        self.warm_up(&target, &shape).await?;
+        self.warm_up(&target, frame).await?;
         // Asked again, because electing a leader during the preparation harms nobody.
         let before = Facts::await_ready(frame.protocol, &endpoints, options.ready_timeout).await?;
         frame.before = Some(before);
@@ -154,16 +155,24 @@ impl Session<'_> {
 
     /// Runs the same kind of requests for a while, so that connections, caches and branch predictors
     /// are as they will be. A put writes one key per client, so the others are still new.
-    async fn warm_up(&mut self, target: &Target, shape: &Shape) -> anyhow::Result<()> {
-        let total = self.cli.warm_up(shape);
+    async fn warm_up(&mut self, target: &Target, frame: &mut Frame) -> anyhow::Result<()> {
+        let shape = &frame.shape;
+        let (total, ends_after) = match self.cli.options.load.warm_up(shape) {
+            WarmUp::Requests(requests) => (requests, None),
+            WarmUp::Time(time) => (u64::MAX, Some(time)),
+        };
         let space = u64::from(shape.clients).min(keys::space(shape));
         let plan = Plan {
             rate: None,
+            ends_after,
             keys: self.keys(space, shape, Order::Sequential),
             ..self.plan(shape, total)
         };
         let warmed = self.load(plan, target, "warming up").await;
-        succeeded(&warmed, total).context("warming up")
+        frame.warm_up = warmed.requests();
+        frame.warm_up_seconds = ends_after.map(|time| time.as_secs_f64());
+        let asked_for = ends_after.map_or(total, |_| warmed.requests());
+        succeeded(&warmed, asked_for).context("warming up")
     }
 }
 

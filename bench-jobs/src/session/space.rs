@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn every_other_profile_does() {
-        for profile in ["standard", "quick", "small", "dense", "basic"] {
+        for profile in ["standard", "quick", "small", "dense", "basic", "t4"] {
             assert_eq!(refused(profile, 512 << 20), None, "{profile}");
         }
     }

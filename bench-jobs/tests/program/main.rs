@@ -223,6 +223,43 @@ async fn a_watch_that_tells_nothing_fails_its_requests() {
     assert!(summary.contains(first), "{summary}");
 }
 
+#[tokio::test]
+async fn a_write_fans_out_to_every_watch() {
+    let peer = Peer::start(Behaviour {
+        tells: true,
+        ..Behaviour::default()
+    })
+    .await;
+    let arguments = "run --workload watch-fan-out --watchers 5 --total 20 --warm-up 1";
+    let ended = timeout(PATIENCE, result(&peer.address, arguments)).await;
+    let (status, result, summary) = ended.expect("every watch is told");
+    assert_eq!((status, result.requests), (0, 20), "{summary}");
+    assert_eq!(peer.puts(), 21, "one writer, one key");
+    let watched = peer.watched();
+    // Warm-up and measurement open their own.
+    assert_eq!(watched.len(), 2 * 5);
+    assert!(watched.iter().all(|key| key == &watched[0]), "{watched:?}");
+    assert_eq!(result.shape.watchers, Some(5));
+    assert!(summary.contains("all of 5 watches"), "{summary}");
+}
+
+#[tokio::test]
+async fn a_warm_up_lasts_as_long_as_asked_for() {
+    let peer = Peer::start(Behaviour {
+        delay: Duration::from_millis(10),
+        ..Behaviour::default()
+    })
+    .await;
+    let arguments = "put --total 5 --warm-up 300ms";
+    let (status, result, summary) = result(&peer.address, arguments).await;
+    assert_eq!((status, result.requests), (0, 5), "{summary}");
+    assert_eq!(result.warm_up_seconds, Some(0.3));
+    // Each of them took 10 ms, and the last one began in time.
+    assert!((1..=30).contains(&result.warm_up), "{}", result.warm_up);
+    assert_eq!(peer.puts(), result.warm_up + 5);
+    assert!(summary.contains("requests in 0.3 s"), "{summary}");
+}
+
 /// Sends SIGTERM to a run once `until` is done, and returns how it ended.
 async fn terminated(endpoint: &str, arguments: &str, until: impl AsyncFn()) -> (i32, String) {
     let child = Command::new(env!("CARGO_BIN_EXE_dengine-bench"))
@@ -355,6 +392,65 @@ async fn a_mixed_load_reads_and_writes() {
 }
 
 #[tokio::test]
+async fn a_mixed_load_has_the_share_of_reads_that_was_asked_for() {
+    for (percent, reads) in [(0, 0..1), (50, 880..1_120), (100, 2_000..2_011)] {
+        let peer = Peer::start(Behaviour::default()).await;
+        let arguments = format!(
+            "run --workload mixed --read-percent {percent} --total 2000 --key-space 100 --warm-up 0"
+        );
+        let (status, result, summary) = result(&peer.address, &arguments).await;
+        assert_eq!((status, result.requests), (0, 2000), "{summary}");
+        // One more shows that the keys are there.
+        let gets = peer.gets() - u64::from(result.shape.connections);
+        assert!(reads.contains(&gets), "{percent} %: {gets}");
+        let words = format!("{percent} % linearizable range, {} % put", 100 - percent);
+        assert!(summary.contains(&words), "{summary}");
+    }
+}
+
+#[tokio::test]
+async fn several_workloads_go_into_one_file_of_lines_and_one_table() {
+    let peer = Peer::start(Behaviour::default()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let lines = folder.path().join("results.jsonl");
+    let lines = lines.to_str().unwrap();
+    // As T4's script does: a call for each system, and repeated calls append.
+    for system in ["T4", "etcd", "etcd"] {
+        let arguments = format!(
+            "run --workload seq-put,par-put --total 200 --system {system} --scenario single --jsonl {lines}"
+        );
+        let ran = bench(&peer.address, &arguments).await;
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+    }
+    for arguments in [
+        format!("compare {lines}"),
+        format!("compare --results {lines}"),
+    ] {
+        let compared = tool(&arguments).await;
+        assert_eq!(compared.status, 0, "{}", compared.stderr);
+        let has = |words: &str| assert!(compared.stdout.contains(words), "{}", compared.stdout);
+        has("| seq-put  |           1/1 |");
+        has("better than etcd");
+        has("avg |");
+    }
+    let page = folder.path().join("page.html");
+    let reported = tool(&format!("report {lines} --output {}", page.display())).await;
+    assert_eq!(reported.status, 0, "{}", reported.stderr);
+    let judged = tool(&format!("compare {lines} --baseline {lines}")).await;
+    assert_eq!(judged.status, 1);
+    assert!(judged.stderr.contains("takes one"), "{}", judged.stderr);
+}
+
+#[tokio::test]
+async fn lines_go_to_the_standard_output_too() {
+    let peer = Peer::start(Behaviour::default()).await;
+    let ran = bench(&peer.address, "put --total 10 --jsonl -").await;
+    let line: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(line["name"], "put");
+    assert!(ran.stderr.starts_with("Run\n"), "{}", ran.stderr);
+}
+
+#[tokio::test]
 async fn an_open_loop_keeps_its_rate_and_counts_what_waited() {
     let peer = Peer::start(Behaviour::default()).await;
     let arguments = "put --rate 200 --total 100 --clients 4 --warm-up 0";
@@ -380,7 +476,8 @@ async fn repetitions_are_all_measured_and_their_spread_is_told() {
     assert_eq!((status, peer.puts()), (0, 601), "{summary}");
     assert_eq!(peer.keys(), 600, "no repetition overwrites another's keys");
     let spread = result.spread.unwrap();
-    assert_eq!(spread.runs, 3);
+    assert_eq!((spread.runs, result.repetitions.len()), (3, 3));
+    assert!(summary.contains("Each repetition"), "{summary}");
     assert!(spread.ops_per_second_min <= result.ops_per_second);
     assert!(result.ops_per_second <= spread.ops_per_second_max);
 }

@@ -48,7 +48,6 @@
 //! a proxy must not repeat writes by itself.
 
 #![warn(missing_docs)]
-
 // Without the feature, what the text above links to is not there.
 #![cfg_attr(not(feature = "transport"), allow(rustdoc::broken_intra_doc_links))]
 

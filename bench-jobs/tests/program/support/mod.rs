@@ -17,14 +17,15 @@ use dengine_protocol::v1::{
     AddLearnerRequest, AddLearnerResponse, BatchRequest, BatchResponse, BootstrapRequest,
     BootstrapResponse, CallError, CloseSessionRequest, CloseSessionResponse, CompactRequest,
     CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest, DeleteResponse,
-    GetRequest, GetResponse, HashRequest, HashResponse, JoinRequest, JoinResponse,
+    Event, GetRequest, GetResponse, HashRequest, HashResponse, JoinRequest, JoinResponse,
     KeepAliveSessionRequest, KeepAliveSessionResponse, KeyValue, Member, MemberProgress,
     MembersRequest, MembersResponse, OpenSessionRequest, OpenSessionResponse, PipelineRequest,
     PipelineResponse, PipelinedAnswer, PipelinedCall, PromoteRequest, PromoteResponse, PutRequest,
     PutResponse, RangeRequest, RangeResponse, RemoveRequest, RemoveResponse, ResponseHeader,
     SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse, TransferLeaderRequest,
-    TransferLeaderResponse, WatchRequest, WatchResponse,
+    TransferLeaderResponse, WatchCreate, WatchRequest, WatchResponse,
     admin_server::{Admin, AdminServer},
+    event,
     kv_server::{Kv, KvServer},
     pipelined_answer::Answer,
     pipelined_call::Call,
@@ -32,8 +33,11 @@ use dengine_protocol::v1::{
     watch_server::{Watch, WatchServer},
 };
 use futures::{Stream, StreamExt, future::ready, stream};
-use tokio::{net::TcpListener, sync::Barrier};
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio::{
+    net::TcpListener,
+    sync::{Barrier, mpsc},
+};
+use tokio_stream::wrappers::{TcpListenerStream, UnboundedReceiverStream};
 use tonic::{Extensions, Request, Response, Status, Streaming, transport::Server};
 
 /// Calls of one stream that are served at once; more than any test has.
@@ -58,6 +62,8 @@ pub(crate) struct Behaviour {
     pub(crate) deletions: Option<u64>,
     /// A deletion of more keys is refused.
     pub(crate) deletion_keys_max: Option<u64>,
+    /// Watches tell of puts.
+    pub(crate) tells: bool,
     /// Where another member is said to be.
     pub(crate) beside: Option<String>,
 }
@@ -82,6 +88,7 @@ struct Seen {
     largest_delete: AtomicU64,
     deletions: AtomicU64,
     callers: Mutex<HashSet<SocketAddr>>,
+    watches: Mutex<Vec<Told>>,
 }
 
 impl Peer {
@@ -114,6 +121,12 @@ impl Peer {
     /// Frames of calls.
     pub(crate) fn frames(&self) -> u64 {
         self.seen.frames.load(Ordering::Relaxed)
+    }
+
+    /// The keys that were watched, one for each watch.
+    pub(crate) fn watched(&self) -> Vec<Bytes> {
+        let watches = self.seen.watches.lock().unwrap();
+        watches.iter().map(|watch| watch.key.clone()).collect()
     }
 
     /// How many different keys were put.
@@ -197,9 +210,11 @@ impl Kv for Peer {
         }
         let key = request.into_inner().key;
         self.seen.left.lock().unwrap().insert(key.clone());
-        self.seen.keys.lock().unwrap().insert(key);
+        self.seen.keys.lock().unwrap().insert(key.clone());
+        let header = self.header();
+        self.tell(&key, header);
         Ok(Response::new(PutResponse {
-            header: self.header(),
+            header,
             prev_kv: None,
         }))
     }
@@ -383,28 +398,79 @@ impl Peer {
 impl Watch for Peer {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
 
-    /// Begins watches, and never tells of anything.
+    /// Begins watches, which tell of puts if the peer behaves so.
     async fn watch(
         &self,
         request: Request<Streaming<WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
+        let (tell, told) = mpsc::unbounded_channel();
+        let peer = self.clone();
+        let mut requests = request.into_inner();
+        tokio::spawn(async move {
+            while let Some(Ok(request)) = requests.next().await {
+                if let Some(watch_request::Request::Create(create)) = request.request {
+                    peer.begin(create, &tell);
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(UnboundedReceiverStream::new(told))))
+    }
+}
+
+/// A watch that tells of puts.
+struct Told {
+    id: u64,
+    key: Bytes,
+    tell: mpsc::UnboundedSender<Result<WatchResponse, Status>>,
+}
+
+impl Peer {
+    fn begin(
+        &self,
+        create: WatchCreate,
+        tell: &mpsc::UnboundedSender<Result<WatchResponse, Status>>,
+    ) {
         let header = self.header();
-        let created = move |request: Result<WatchRequest, Status>| {
-            ready(match request.map(|it| it.request) {
-                Ok(Some(watch_request::Request::Create(create))) => Some(Ok(WatchResponse {
-                    watch_id: create.watch_id,
-                    created: true,
-                    resume_revision: header.as_ref().map_or(1, |it| it.revision + 1),
+        // Whoever hung up wants no answer.
+        let _ = tell.send(Ok(WatchResponse {
+            watch_id: create.watch_id,
+            created: true,
+            resume_revision: header.as_ref().map_or(1, |it| it.revision + 1),
+            header,
+            ..WatchResponse::default()
+        }));
+        self.seen.watches.lock().unwrap().push(Told {
+            id: create.watch_id,
+            key: create.key,
+            tell: tell.clone(),
+        });
+    }
+
+    fn tell(&self, key: &Bytes, header: Option<ResponseHeader>) {
+        if !self.behaviour.tells {
+            return;
+        }
+        let mod_revision = header.as_ref().map_or(0, |header| header.revision);
+        for watch in self.seen.watches.lock().unwrap().iter() {
+            if watch.key == *key {
+                let _ = watch.tell.send(Ok(WatchResponse {
                     header,
+                    watch_id: watch.id,
+                    resume_revision: mod_revision + 1,
+                    events: vec![Event {
+                        kind: event::Kind::Put.into(),
+                        kv: Some(KeyValue {
+                            key: key.clone(),
+                            mod_revision,
+                            version: 1,
+                            ..KeyValue::default()
+                        }),
+                        prev_kv: None,
+                    }],
                     ..WatchResponse::default()
-                })),
-                Ok(_) => None,
-                Err(status) => Some(Err(status)),
-            })
-        };
-        Ok(Response::new(Box::pin(
-            request.into_inner().filter_map(created),
-        )))
+                }));
+            }
+        }
     }
 }
 

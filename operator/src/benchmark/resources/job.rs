@@ -187,11 +187,26 @@ fn shape(spec: &DEngineBenchmarkSpec, workload: Workload) -> Vec<String> {
     if spec.sequential_keys {
         args.push("--sequential-keys".to_owned());
     }
-    if workload == Workload::Range {
-        let consistency = spec.consistency.unwrap_or(ReadConsistency::Linearizable);
-        args.push(format!("--consistency={}", consistency.as_str()));
-    }
+    args.extend(reads_and_watches(spec, workload));
     args
+}
+
+/// What only some workloads have.
+fn reads_and_watches(spec: &DEngineBenchmarkSpec, workload: Workload) -> Vec<String> {
+    let consistency = spec.consistency.map(ReadConsistency::as_str);
+    match workload {
+        Workload::Put => Vec::new(),
+        Workload::Range => vec![format!("--consistency={}", consistency.unwrap_or("l"))],
+        Workload::Mixed => {
+            let consistency = consistency.map(|it| format!("--read-consistency={it}"));
+            let percent = spec.read_percent.map(|it| format!("--read-percent={it}"));
+            consistency.into_iter().chain(percent).collect()
+        }
+        Workload::Watch => {
+            let watchers = spec.watchers.map(|it| format!("--watchers={it}"));
+            watchers.into_iter().collect()
+        }
+    }
 }
 
 /// The tool's subcommand for a workload.
@@ -231,6 +246,31 @@ mod tests {
              --total=10000 --key-size=8 --value-size=256 --key-space=5 --sequential-keys \
              --consistency=l --key-prefix=p/ --timeout=600s --report-to=test/demo-write --run-id=1"
         );
+    }
+
+    #[test]
+    fn what_only_some_workloads_have_is_passed_on_when_it_is_set() {
+        let given = |spec: &str| {
+            let args = args(&benchmark(spec));
+            let own = ["--read", "--watchers", "--consistency"];
+            let own = |arg: &String| own.iter().any(|flag| arg.starts_with(flag));
+            args.into_iter().filter(own).collect::<Vec<_>>()
+        };
+        let target = "target: {clusterRef: {name: demo}}";
+        assert_eq!(
+            given(&format!(
+                "{{workload: mixed, readPercent: 50, consistency: e, {target}}}"
+            )),
+            ["--read-consistency=e", "--read-percent=50"]
+        );
+        assert_eq!(
+            given(&format!("{{workload: watch, watchers: 9, {target}}}")),
+            ["--watchers=9"]
+        );
+        for workload in ["put", "mixed", "watch"] {
+            let plain = given(&format!("{{workload: {workload}, {target}}}"));
+            assert!(plain.is_empty(), "{plain:?}");
+        }
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! The result for people: aligned, units named, a failure before any number.
 
+mod table;
+
 use std::fmt::{self, Write};
 
-use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
-use dengine_bench_model::results::{Protocol, Report, RunResult, Shape, Workload};
+use dengine_bench_model::results::{
+    Machine, Protocol, ReadConsistency, Report, RunResult, Shape, Workload,
+};
 
+pub use self::table::table;
+pub(crate) use self::table::{LATENCY, latency};
 use crate::outcome::Verdict;
 
 /// Renders a result. The verdict comes first if it is not a success.
@@ -27,7 +32,10 @@ fn write(out: &mut String, result: &RunResult) -> fmt::Result {
         write_summary(out, result)?;
         write_latency(out, result)?;
     }
-    Ok(())
+    match table::repetitions(std::slice::from_ref(result)) {
+        Some(table) => writeln!(out, "\nEach repetition (the median is above)\n{table}"),
+        None => Ok(()),
+    }
 }
 
 fn write_setup(out: &mut String, result: &RunResult) -> fmt::Result {
@@ -51,10 +59,8 @@ fn write_setup(out: &mut String, result: &RunResult) -> fmt::Result {
             .unwrap_or("not told by the target"),
     )?;
     line(out, "Workload", &load_in_words(shape))?;
-    let (clients, connections) = (
-        grouped(shape.clients.into()),
-        grouped(shape.connections.into()),
-    );
+    let clients = grouped(shape.clients.into());
+    let connections = counted(shape.connections, "connection");
     let place = if result.target_leader {
         " to the leader"
     } else {
@@ -66,8 +72,16 @@ fn write_setup(out: &mut String, result: &RunResult) -> fmt::Result {
     line(
         out,
         "Clients",
-        &format!("{clients} over {connections} connections{place}, all in flight"),
+        &format!("{clients} over {connections}{place}, all in flight"),
     )?;
+    if let Some(seconds) = result.warm_up_seconds {
+        let requests = grouped(result.warm_up);
+        line(
+            out,
+            "Warm-up",
+            &format!("{requests} requests in {seconds} s"),
+        )?;
+    }
     if let Some(preload) = result.preload {
         let keys = grouped(preload.keys);
         line(
@@ -104,21 +118,34 @@ pub fn engine(result: &RunResult) -> String {
 #[must_use]
 pub fn load_in_words(shape: &Shape) -> String {
     let keys = match (shape.workload, shape.sequential_keys, shape.key_space) {
-        (Workload::Watch, _, _) => "each client watches its own key".to_owned(),
+        (Workload::Watch, _, _) if shape.watchers.is_none() => {
+            "each client watches its own key".to_owned()
+        }
+        (Workload::Watch, _, _) if shape.clients == 1 => "one key".to_owned(),
+        (Workload::Watch, _, _) => "a key for each client".to_owned(),
         (_, true, 0) => "sequential keys".to_owned(),
         (_, true, space) => format!("sequential keys out of {}", grouped(space)),
         (_, false, 0) => "each key once in random order".to_owned(),
         (_, false, space) => format!("random keys out of {}", grouped(space)),
     };
-    let fresh = shape.consistency.map_or("l", |fresh| fresh.as_str());
+    let consistency = shape.consistency.unwrap_or(ReadConsistency::Linearizable);
+    let fresh = consistency.word();
     let kind = match shape.workload {
         Workload::Put => "put".to_owned(),
-        Workload::Range => format!("range {fresh}"),
+        Workload::Range => format!("{fresh} range"),
         Workload::Mixed => {
             let percent = shape.read_percent.unwrap_or(50);
-            format!("{percent} % range {fresh}, {} % put", 100 - percent)
+            format!("{percent} % {fresh} range, {} % put", 100 - percent)
         }
-        Workload::Watch => "put until the watch tells of it".to_owned(),
+        Workload::Watch => match shape.watchers {
+            None => "put until the watch tells of it".to_owned(),
+            Some(watchers) => {
+                format!(
+                    "put until all of {} watches tell of it",
+                    grouped(watchers.into())
+                )
+            }
+        },
     };
     let folder = match shape.key_folder_size {
         0 => String::new(),
@@ -128,43 +155,6 @@ pub fn load_in_words(shape: &Shape) -> String {
         "{kind}, {}-byte keys{folder}, {}-byte values, {keys}",
         shape.key_size, shape.value_size
     )
-}
-
-/// All workloads of a report in a table, with what did not succeed above it.
-#[must_use]
-pub fn table(report: &Report) -> String {
-    let mut out = String::new();
-    for result in &report.results {
-        match Verdict::of(result) {
-            Verdict::Succeeded | Verdict::Unsupported(_) => {}
-            Verdict::Failed(why) => out += &format!("FAILED: {}: {why}\n", result.name),
-            Verdict::Invalid(why) => out += &format!("INVALID: {}: {why}\n", result.name),
-        }
-    }
-    let mut table = Table::new();
-    table.load_style(ASCII_MARKDOWN).set_header([
-        "workload",
-        "conns/clients",
-        "requests/s",
-        "spread",
-        "p50 µs",
-        "p99 µs",
-        "p99.9 µs",
-        "CPU µs: servers",
-        "tool",
-    ]);
-    for result in &report.results {
-        table.add_row(row(result));
-    }
-    table
-        .column_iter_mut()
-        .skip(1)
-        .for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-    if let Some(system) = &report.system {
-        out += &format!("{system}: ");
-    }
-    out += &format!("{}\n", heading(report));
-    out + &format!("{table}\n")
 }
 
 /// What was measured, and under which circumstances.
@@ -196,52 +186,16 @@ pub fn heading(report: &Report) -> String {
     parts.join(", ")
 }
 
-fn row(result: &RunResult) -> [String; 9] {
-    let shape = &result.shape;
-    let (name, clients) = (
-        result.name.clone(),
-        format!("{}/{}", shape.connections, grouped(shape.clients.into())),
-    );
-    let nothing = String::new;
-    if result.unsupported.is_some() {
-        let why = "unsupported".to_owned();
-        return [
-            name,
-            clients,
-            why,
-            nothing(),
-            nothing(),
-            nothing(),
-            nothing(),
-            nothing(),
-            nothing(),
-        ];
-    }
-    let us = &result.latency_us;
-    let spread = |spread: &dengine_bench_model::results::Spread| {
-        format!(
-            "{}–{}",
-            whole(spread.ops_per_second_min),
-            whole(spread.ops_per_second_max)
-        )
-    };
-    [
-        name,
-        clients,
-        whole(result.ops_per_second),
-        result.spread.as_ref().map(spread).unwrap_or_default(),
-        grouped(us.p50),
-        grouped(us.p99),
-        grouped(us.p999),
-        result
-            .servers
-            .map(|servers| format!("{:.1}", servers.cpu_us))
-            .unwrap_or_default(),
-        result
-            .client_cpu_us
-            .map(|us| format!("{us:.1}"))
-            .unwrap_or_default(),
-    ]
+/// The machine that the load came from.
+#[must_use]
+pub fn machine_in_words(machine: &Machine) -> String {
+    format!(
+        "{}, {} logical processors, {:.0} GiB of memory, {}",
+        machine.processor,
+        machine.processors,
+        machine.memory_bytes as f64 / f64::from(1 << 30),
+        machine.kernel
+    )
 }
 
 /// `1 client`, `1,000 clients`.
@@ -347,7 +301,7 @@ mod tests {
                   Target       DEngine 0.1.0 (dengine-bench 0.1.0)
                   Members      demo-0, demo-1, demo-2 (leader demo-1)
                   Durability   fsync
-                  Workload     range l, 8-byte keys, 256-byte values, each key once in random order
+                  Workload     linearizable range, 8-byte keys, 256-byte values, each key once in random order
                   Wire         pipelined
                   Clients      100 over 10 connections to the leader, all in flight
                   Filled       1,000 keys in 0.50 s before the run
@@ -381,7 +335,7 @@ mod tests {
                   Target       DEngine 0.1.0 (dengine-bench 0.1.0)
                   Members      demo-0, demo-1, demo-2 (leader demo-1)
                   Durability   fsync
-                  Workload     range l, 8-byte keys, 256-byte values, each key once in random order
+                  Workload     linearizable range, 8-byte keys, 256-byte values, each key once in random order
                   Wire         pipelined
                   Clients      100 over 10 connections, all in flight
 
@@ -427,7 +381,7 @@ mod tests {
             Run
               Target       DEngine of unknown version (dengine-bench 0.1.0)
               Durability   not told by the target
-              Workload     range l, 8-byte keys, 256-byte values, each key once in random order
+              Workload     linearizable range, 8-byte keys, 256-byte values, each key once in random order
               Wire         pipelined
               Clients      100 over 10 connections, all in flight
         "#]]
