@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
-.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older e2e-full test-setup bench bench-baseline images lint fix protos crds
+.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older e2e-full test-setup bench bench-servers bench-baseline images lint fix protos crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -142,15 +142,21 @@ mutants: setup-dengine ## changes in the core's source that no test notices (SHA
 images: setup-images ## write the container images to target/images, for kind load image-archive or ctr images import
 	@$(E2E) images
 
-bench: setup-$(if $(filter embedded,$(SCENARIO)),dengine,bench) ## DEngine beside etcd on this machine, with a report (PROFILE=standard, SCENARIO=cluster|single|embedded, REPEAT=1, BASELINE=, BUDGET=)
-ifeq ($(SCENARIO),embedded)
-	@$(if $(REPEAT)$(OUTPUT)$(BASELINE)$(BUDGET),$(error SCENARIO=embedded takes PROFILE= and nothing else))
-	@$(BUILD) && $(CARGO_TARGET_DIR)/release/dengine-bench-embedded --profile $(or $(PROFILE),standard)
-else
+# Variables of `make bench` as flags of `dengine-e2e bench`. A list is separated by commas.
+BENCH_FLAGS = $(if $(WORKLOAD),--workload $(WORKLOAD),--profile $(or $(PROFILE),standard)) \
+  $(foreach flag,total clients warm-up scenario system durability wire repeat output baseline budget,$(call bench_flag,$(flag))) \
+  $(SERVER_ARGS:%=--server-arg=%) $(BENCH_ARGS:%=--bench-arg=%)
+bench_variable = $(subst -,_,$(shell echo $(1) | tr a-z A-Z))
+bench_flag = $(if $($(bench_variable)),--$(1) $($(bench_variable)))
+# Only etcd needs Go.
+BENCH_SETUP = $(if $(filter dengine,$(SYSTEM))$(filter embedded,$(SCENARIO)),dengine,bench)
+
+bench: setup-$(BENCH_SETUP) ## DEngine beside etcd on this machine, with a report (PROFILE=standard, SCENARIO=cluster|single|embedded|all, SYSTEM=dengine,etcd, DURABILITY=fsync|memory-first, WIRE=pipelined|unary, REPEAT=1, WORKLOAD=, TOTAL=, CLIENTS=, WARM_UP=, BASELINE=, BUDGET=, OUTPUT=, BENCH_ARGS=, SERVER_ARGS=)
 	@$(if $(BASELINE),,$(if $(BUDGET),$(error BUDGET= is how much worse than BASELINE= is allowed: give BASELINE=RESULT.json too)))
-	@$(E2E) bench --profile $(or $(PROFILE),standard) --scenario $(or $(SCENARIO),cluster) --repeat $(or $(REPEAT),1) \
-	  $(if $(OUTPUT),--output $(OUTPUT)) $(if $(BASELINE),--baseline $(BASELINE) --budget $(or $(BUDGET),10%))
-endif
+	@$(E2E) bench $(BENCH_FLAGS)
+
+bench-servers: setup-$(if $(filter etcd,$(SYSTEM)),bench,dengine) ## members to load by hand until Ctrl-C (SYSTEM=dengine, SCENARIO=cluster|single, DURABILITY=, SERVER_ARGS=)
+	@$(E2E) bench --serve $(call bench_flag,scenario) --system $(or $(SYSTEM),dengine) $(call bench_flag,durability) $(SERVER_ARGS:%=--server-arg=%)
 
 bench-baseline: ## instruction counts of hot paths against the committed ones (UPDATE=1 writes them; needs valgrind)
 	@cargo bench --locked --quiet -p dengine-raft --bench instructions -- $(if $(UPDATE),--update)

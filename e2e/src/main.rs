@@ -32,7 +32,7 @@ enum Command {
     /// Remove everything that the demo started.
     DemoDown,
     /// DEngine and etcd on this machine, one after the other, in one table.
-    Bench(bench::Options),
+    Bench(Box<bench::Options>),
     /// Print the path of the local Kubernetes' kubeconfig.
     Kubeconfig,
     /// What `up` runs as PID 1 of the node.

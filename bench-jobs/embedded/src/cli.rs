@@ -13,8 +13,9 @@ const HIDDEN: [&str; 2] = ["conns", "key_prefix"];
 
 /// Measure three members inside this process, without a network between them and the load
 ///
-/// Takes the workloads, the flags of the load and the files of `dengine-bench run`, and measures the profile
-/// standard unless told otherwise. Workloads that watch are a matter of the server: measure them with dengine-bench.
+/// Takes the workloads, the flags of the load and the files of `dengine-bench run`, and measures
+/// the profile standard unless told otherwise. Workloads that watch are a matter of the server:
+/// they are not measured here.
 #[derive(Parser, Debug)]
 #[command(name = "dengine-bench-embedded", version)]
 pub(crate) struct Cli {
@@ -27,7 +28,8 @@ pub(crate) struct Cli {
     /// When a write counts as acknowledged
     #[arg(long, value_enum, default_value_t)]
     pub(crate) durability: Durability,
-    /// Folder for the members' data, which is deleted at the end; not in memory, where a sync costs nothing
+    /// Folder for the members' data, which is deleted at the end; not in memory, where a sync costs
+    /// nothing
     #[arg(long, default_value = ".")]
     pub(crate) data_dir: PathBuf,
     /// Longest time for all of it

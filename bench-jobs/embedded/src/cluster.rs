@@ -1,4 +1,5 @@
-//! Three members of one cluster inside this process: the shipping log, store and transport, and no client in between.
+//! Three members of one cluster inside this process: the shipping log, store and transport, and no
+//! client in between.
 
 use std::{
     future::Future,

@@ -1,6 +1,6 @@
-//! `make bench SCENARIO=embedded`: a profile's workloads, or single ones, on a cluster inside this process, called as an
-//! application calls the member that it embeds. What is left of a request is consensus, the log with its syncs, and the
-//! store.
+//! `make bench SCENARIO=embedded`: a profile's workloads, or single ones, on a cluster inside this
+//! process, called as an application calls the member that it embeds. What is left of a request is
+//! consensus, the log with its syncs, and the store.
 //!
 //! Connections of a workload mean nothing here; its clients do.
 

@@ -22,6 +22,8 @@ use crate::{
 
 /// For watches, which no embedded load has.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Why there are none.
+const WATCHES: &str = "watches are a matter of the server";
 /// Clients that write the keys which are read later.
 const FILLING_CLIENTS: u64 = 256;
 
@@ -50,16 +52,16 @@ impl<'a> Bench<'a> {
     /// A workload cannot be measured here, or a request failed.
     pub(crate) async fn measure_all(mut self) -> Result<Vec<RunResult>> {
         let tasks = self.cli.run.tasks(&self.cli.load);
-        for task in &tasks {
-            ensure!(
-                task.shape.workload != Workload::Watch,
-                "{}: watches are a matter of the server: measure them with dengine-bench, or leave them out with \
-                 --workload",
-                task.name
-            );
-        }
+        ensure!(
+            !tasks.iter().all(watches),
+            "{WATCHES}: measure them with dengine-bench"
+        );
         let mut results = Vec::new();
         for task in &tasks {
+            if watches(task) {
+                results.push(outcome::unsupported(&self.frame(task)?, WATCHES));
+                continue;
+            }
             results.push(
                 self.measure(task)
                     .await
@@ -205,6 +207,10 @@ impl<'a> Bench<'a> {
     fn keys(&self, shape: &Shape, space: u64, order: Order) -> Keys {
         Keys::new(space, shape.key_size, order, self.cli.load.seed)
     }
+}
+
+fn watches(task: &Task) -> bool {
+    task.shape.workload == Workload::Watch
 }
 
 async fn load(task: &Task, phase: &str, plan: Plan, leader: &Direct) -> Result<Measured> {

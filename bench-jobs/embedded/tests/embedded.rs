@@ -94,8 +94,13 @@ fn single_workloads_are_repeated_and_written_as_json() {
 }
 
 #[test]
-fn a_watch_is_refused_before_anything_is_measured() {
-    let output = run(&["--workload", "seq-put,watch"]);
+fn watches_are_left_to_the_server() {
+    let output = run(&["--workload", "seq-put,watch", "--total", "100"]);
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{table}");
+    let watch = table.lines().find(|line| line.starts_with("| watch"));
+    assert!(watch.unwrap().contains("unsupported"), "{table}");
+    let output = run(&["--workload", "watch"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
         !output.status.success() && said.contains("measure them with dengine-bench"),

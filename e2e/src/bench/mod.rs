@@ -1,10 +1,11 @@
 //! `make bench`: DEngine and etcd on this one machine, one after the other, under the same load of
-//! `dengine-bench`, in one table.
+//! `dengine-bench`, in one table; alone, as three members, or inside the process of the load.
 //!
-//! It is about processes on one machine, so it lives here and not in the load generator: this starts the very
-//! programs that users have, with the flags that users type, and everything it starts ends with it, whatever
-//! happens to it.
+//! It is about processes on one machine, so it lives here and not in the load generator: this
+//! starts the very programs that users have, with the flags that users type, and everything it
+//! starts ends with it, whatever happens to it.
 
+mod options;
 mod servers;
 
 use std::{
@@ -14,91 +15,28 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::{
-    Args, ValueEnum,
-    builder::{PossibleValue, PossibleValuesParser},
-};
-use dengine_bench_model::profiles::PROFILES;
 use dengine_local_kubernetes::{programs, progress::Step};
 use tokio::{
     process::Command,
     signal::unix::{SignalKind, signal},
 };
 
-use self::servers::Servers;
+pub use self::options::Options;
+use self::{
+    options::{Durability, Scenario, System},
+    servers::{Dengine, Servers},
+};
 
 /// How long a system may take to come up.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Above this share of the processors, others would be measured too.
 const BUSY: f64 = 0.25;
 
-/// What `dengine-e2e bench` takes.
-#[derive(Debug, Args)]
-pub struct Options {
-    /// Profile of dengine-bench; `dengine-bench run --list` shows what each holds
-    #[arg(long, default_value = "standard", value_parser = profile_names())]
-    profile: String,
-    /// How many members each system has
-    #[arg(long, value_enum, default_value_t = Scenario::Cluster)]
-    scenario: Scenario,
-    /// Measure each workload so often, and take the median
-    #[arg(long, default_value_t = 1)]
-    repeat: u32,
-    /// Folder for results and report; the members' data is below it while they run
-    #[arg(long, default_value = "bench-results")]
-    output: PathBuf,
-    /// Hold DEngine against an earlier result of this machine; worse than --budget is a failure
-    #[arg(long)]
-    baseline: Option<PathBuf>,
-    /// How much worse than the baseline is allowed
-    #[arg(long, default_value = "10%", requires = "baseline")]
-    budget: String,
-    /// The server to measure [default: the one built with this program]
-    #[arg(long)]
-    dengine: Option<PathBuf>,
-    /// Further settings of the server, such as --server-arg=--log-segment-bytes=8388608
-    #[arg(long, allow_hyphen_values = true)]
-    server_arg: Vec<String>,
-    /// Further flags of the tool, such as --bench-arg=--wire=unary
-    #[arg(long, allow_hyphen_values = true)]
-    bench_arg: Vec<String>,
-}
-
-fn profile_names() -> PossibleValuesParser {
-    let names = PROFILES.iter().map(|profile| profile.name);
-    names.map(PossibleValue::new).collect::<Vec<_>>().into()
-}
-
-/// How many members each system has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Scenario {
-    /// One: what the log and the store cost.
-    Single,
-    /// Three: what a user runs.
-    Cluster,
-}
-
-impl Scenario {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Single => "single",
-            Self::Cluster => "cluster",
-        }
-    }
-
-    fn members(self) -> usize {
-        match self {
-            Self::Single => 1,
-            Self::Cluster => 3,
-        }
-    }
-}
-
-/// Measures both systems, prints the table and writes the report.
+/// Measures the systems, prints the table and writes the report.
 ///
 /// # Errors
-/// When a program is missing, a system does not come up, a request fails, or somebody ends it. A table without
-/// one of the systems is a failure too.
+/// When a program is missing, a system does not come up, a request fails, or somebody ends it. A
+/// table without one of the systems is a failure too.
 pub async fn run(options: &Options) -> Result<()> {
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
@@ -111,98 +49,159 @@ pub async fn run(options: &Options) -> Result<()> {
 }
 
 async fn measure(options: &Options) -> Result<()> {
+    options.validate()?;
     let own_folder = own_folder()?;
-    let tool = existing(own_folder.join("dengine-bench"))?;
-    let dengine = existing(
-        options
-            .dengine
-            .clone()
-            .unwrap_or(own_folder.join("dengine")),
-    )?;
-    let etcd = programs::etcd()?;
+    let programs = Programs {
+        tool: existing(own_folder.join("dengine-bench"))?,
+        embedded: own_folder.join("dengine-bench-embedded"),
+        dengine: existing(
+            options
+                .dengine
+                .clone()
+                .unwrap_or(own_folder.join("dengine")),
+        )?,
+        etcd: needs_etcd(options).then(programs::etcd).transpose()?,
+    };
     let results = results_folder(options)?;
     dengine_bench::disk::must_be_real(&results)
         .context("--output, which is OUTPUT= of make bench")?;
-    warn_if_busy();
-
     let bench = Bench {
         options,
-        tool,
+        programs,
         results,
     };
-    let members = options.scenario.members();
-    let data = bench.results.join("data");
-    let start = Servers::dengine(&dengine, &data, members, &options.server_arg);
-    let ours = bench.measure("DEngine", "dengine", start.await?).await?;
-    let start = Servers::etcd(&etcd, &data, members);
-    let theirs = bench.measure("etcd 3.6", "etcd", start.await?).await?;
-    bench.compare(&ours, &theirs).await
+    if options.serve {
+        return bench.serve().await;
+    }
+    warn_if_busy();
+    warn_if_unlike(options);
+    let scenarios = options.scenarios();
+    let mut files = Vec::new();
+    for scenario in &scenarios {
+        let folder = if scenarios.len() > 1 {
+            bench.results.join(scenario.name())
+        } else {
+            bench.results.clone()
+        };
+        fs_err::create_dir_all(&folder)?;
+        for system in options.systems(*scenario) {
+            files.push(bench.measure(*scenario, system, &folder).await?);
+        }
+    }
+    bench.compare(&files).await
+}
+
+fn needs_etcd(options: &Options) -> bool {
+    let has = |scenario: &Scenario| options.systems(*scenario).contains(&System::Etcd);
+    options.scenarios().iter().any(has)
+}
+
+/// What is run.
+struct Programs {
+    tool: PathBuf,
+    embedded: PathBuf,
+    dengine: PathBuf,
+    etcd: Option<PathBuf>,
 }
 
 /// One call of `make bench`.
 struct Bench<'a> {
     options: &'a Options,
-    tool: PathBuf,
+    programs: Programs,
     results: PathBuf,
 }
 
 impl Bench<'_> {
     /// Loads one system and stops it; the file with its result.
-    async fn measure(&self, system: &str, protocol: &str, servers: Servers) -> Result<PathBuf> {
-        let result = self.results.join(format!("{protocol}.json"));
-        let mut run = self.tool();
-        run.args(["run", "--profile", &self.options.profile])
-            .args(["--protocol", protocol, "--endpoints", &servers.endpoints()])
-            .args(["--server-pid", &servers.pids()])
-            .args(["--repeat", &self.options.repeat.to_string()])
-            // The servers hold nothing else and are thrown away, so keys are as short as in every result before.
-            .args(["--key-prefix", ""])
-            .args([
-                "--system",
-                system,
-                "--scenario",
-                self.options.scenario.name(),
-            ])
-            .args(["--timeout", "2h", "--json"])
-            .arg(&result)
-            .args(self.flags_for(protocol));
+    async fn measure(&self, scenario: Scenario, system: System, folder: &Path) -> Result<PathBuf> {
+        let result = folder.join(format!("{}.json", system.protocol()));
+        if scenario == Scenario::Embedded {
+            let mut run = self.run(&self.programs.embedded, scenario, system, &result);
+            run.args(["--durability", self.options.durability.name(), "--data-dir"])
+                .arg(&self.results);
+            let ran = run
+                .status()
+                .await
+                .context("running dengine-bench-embedded")?;
+            ensure!(ran.success(), "measuring DEngine embedded failed ({ran})");
+            return Ok(result);
+        }
+        let servers = self.start(scenario, system).await?;
+        let mut run = self.run(&self.programs.tool, scenario, system, &result);
+        run.args([
+            "--protocol",
+            system.protocol(),
+            "--endpoints",
+            &servers.endpoints(),
+        ])
+        .args(["--server-pid", &servers.pids()])
+        // The servers hold nothing else and are thrown away, so keys are as short as in every
+        // result before.
+        .args(["--key-prefix", ""]);
         let ran = run.status().await.context("running dengine-bench")?;
         let said = servers.stop()?;
         ensure!(
             ran.success(),
-            "measuring {system} failed ({ran}); the last lines of its members:\n{said}"
+            "measuring {} failed ({ran}); the last lines of its members:\n{said}",
+            system.label()
         );
         Ok(result)
     }
 
-    fn flags_for(&self, protocol: &str) -> Vec<&str> {
-        let flags = self.options.bench_arg.iter().map(String::as_str);
-        // etcd's protocol leaves no choice.
-        let fits = |flag: &&str| protocol == "dengine" || !flag.starts_with("--wire");
-        flags.filter(fits).collect()
+    async fn start(&self, scenario: Scenario, system: System) -> Result<Servers> {
+        let (data, members) = (self.results.join("data"), scenario.members());
+        match (system, &self.programs.etcd) {
+            (System::Etcd, Some(etcd)) => Servers::etcd(etcd, &data, members).await,
+            (System::Etcd, None) => bail!("etcd was not asked for"),
+            (System::Dengine, _) => {
+                let server = Dengine {
+                    program: &self.programs.dengine,
+                    durability: self.options.durability.name(),
+                    more: &self.options.server_arg,
+                };
+                Servers::dengine(&server, &data, members).await
+            }
+        }
     }
 
-    async fn compare(&self, ours: &Path, theirs: &Path) -> Result<()> {
+    /// The tool, with what is the same for every target.
+    fn run(&self, tool: &Path, scenario: Scenario, system: System, result: &Path) -> Command {
+        let mut run = command(tool);
+        if tool == self.programs.tool {
+            run.arg("run");
+        }
+        run.args(self.options.load_on(system, scenario))
+            .args(["--system", system.label(), "--scenario", scenario.name()])
+            .args(["--timeout", "2h", "--json"])
+            .arg(result)
+            .arg("--jsonl")
+            .arg(self.results.join("results.jsonl"));
+        run
+    }
+
+    async fn compare(&self, files: &[PathBuf]) -> Result<()> {
         let page = self.results.join("report.html");
+        let scenarios: Vec<_> = self.options.scenarios();
+        let scenarios: Vec<_> = scenarios.into_iter().map(Scenario::name).collect();
         let title = format!(
-            "DEngine beside etcd: profile {}, scenario {}",
-            self.options.profile,
-            self.options.scenario.name()
+            "DEngine benchmark: {}, scenario {}",
+            self.options.title(),
+            scenarios.join(", ")
         );
         let mut report = self.tool();
-        report.arg("report").args([ours, theirs]);
+        report.arg("report").args(files);
         report.args(["--title", &title, "--output"]).arg(&page);
         ensure!(report.status().await?.success(), "no report was written");
         let mut compare = self.tool();
-        compare.arg("compare").args([ours, theirs]);
+        compare.arg("compare").args(files);
         ensure!(
             compare.status().await?.success(),
             "the results cannot be compared"
         );
         print(&format!("\nResults and report: {}", page.display()))?;
-        match &self.options.baseline {
-            Some(baseline) => self.judge(ours, baseline).await,
-            None => Ok(()),
+        match (&self.options.baseline, files) {
+            (Some(baseline), [ours, ..]) => self.judge(ours, baseline).await,
+            _ => Ok(()),
         }
     }
 
@@ -219,11 +218,43 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn tool(&self) -> Command {
-        let mut tool = Command::from(servers::held(&self.tool));
-        tool.kill_on_drop(true).stdin(Stdio::null());
-        tool
+    /// Members to load by hand, until somebody ends this.
+    async fn serve(&self) -> Result<()> {
+        let scenario = self.options.scenarios()[0];
+        let system = self.options.systems(scenario)[0];
+        // Dropped after the members, whose data lies in it.
+        let _folder = Emptied(&self.results);
+        let servers = self.start(scenario, system).await?;
+        print(&format!(
+            "{} listens. Load it from another terminal:\n  {} run --profile quick --protocol {} --endpoints {} --server-pid {}\n\
+             Ctrl-C ends it and deletes its data.",
+            system.label(),
+            self.programs.tool.display(),
+            system.protocol(),
+            servers.endpoints(),
+            servers.pids()
+        ))?;
+        std::future::pending().await
     }
+
+    fn tool(&self) -> Command {
+        command(&self.programs.tool)
+    }
+}
+
+/// Removes a folder that nothing was left in.
+struct Emptied<'a>(&'a Path);
+
+impl Drop for Emptied<'_> {
+    fn drop(&mut self) {
+        let _ = fs_err::remove_dir(self.0);
+    }
+}
+
+fn command(program: &Path) -> Command {
+    let mut command = Command::from(servers::held(program));
+    command.kill_on_drop(true).stdin(Stdio::null());
+    command
 }
 
 fn own_folder() -> Result<PathBuf> {
@@ -246,7 +277,9 @@ fn existing(program: PathBuf) -> Result<PathBuf> {
 /// A new folder for each call, so that no earlier result is lost.
 fn results_folder(options: &Options) -> Result<PathBuf> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-    let name = format!("{}-{}-{now}", options.profile, options.scenario.name());
+    let scenarios: Vec<_> = options.scenarios();
+    let scenarios: Vec<_> = scenarios.into_iter().map(Scenario::name).collect();
+    let name = format!("{}-{}-{now}", options.file_name(), scenarios.join("-"));
     let folder = options.output.join(name);
     fs_err::create_dir_all(&folder)?;
     Ok(fs_err::canonicalize(folder)?)
@@ -266,6 +299,17 @@ fn warn_if_busy() {
         step.done(format_args!(
             "load {load:.1} on {processors} processors; expect less, and less stable, numbers"
         ));
+    }
+}
+
+/// Says so when the systems do not promise the same.
+fn warn_if_unlike(options: &Options) {
+    if options.durability == Durability::MemoryFirst && needs_etcd(options) {
+        let step = Step::start("The systems do not promise the same");
+        step.done(
+            "DEngine acknowledges writes from memory, etcd from its disks: no ratio of writes is a comparison; \
+             --system dengine (SYSTEM=dengine) leaves etcd out",
+        );
     }
 }
 

@@ -1,5 +1,5 @@
-//! The members of one system as processes of this machine. They end when this is dropped, and also when this
-//! process is killed: the kernel is told to end them with their parent.
+//! The members of one system as processes of this machine. They end when this is dropped, and also
+//! when this process is killed: the kernel is told to end them with their parent.
 
 use std::{
     net::TcpListener,
@@ -23,6 +23,14 @@ pub(super) struct Servers {
     members: Vec<Member>,
 }
 
+/// DEngine's server, and how it is started.
+pub(super) struct Dengine<'a> {
+    pub(super) program: &'a Path,
+    pub(super) durability: &'a str,
+    /// Further settings.
+    pub(super) more: &'a [String],
+}
+
 struct Member {
     address: String,
     log: PathBuf,
@@ -30,30 +38,25 @@ struct Member {
 }
 
 impl Servers {
-    /// DEngine with its default settings, `fsync` spelled out.
-    pub(super) async fn dengine(
-        program: &Path,
-        data: &Path,
-        members: usize,
-        more: &[String],
-    ) -> Result<Self> {
+    /// DEngine with its default settings, but for what was asked for.
+    pub(super) async fn dengine(server: &Dengine<'_>, data: &Path, members: usize) -> Result<Self> {
         let mut step = Step::start(format!("DEngine: {members} members"));
         let mut servers = Self::in_folder(data)?;
         for number in 1..=members {
             let [client, peer, admin, monitor] = free_addresses()?;
-            let mut serve = held(program);
+            let mut serve = held(server.program);
             serve
                 .args(["serve", "--name", &format!("dengine-{number}")])
                 .args(["--listen-client", &client, "--listen-peer", &peer])
                 .args(["--listen-admin", &admin, "--listen-monitor", &monitor])
-                .args(["--durability", "fsync"])
+                .args(["--durability", server.durability])
                 .args(["--log-level", "warn", "--data-dir"])
                 .arg(data.join(number.to_string()))
-                .args(more);
+                .args(server.more);
             servers.start(serve, client, number)?;
         }
         step.note("forming the cluster");
-        let mut init = tokio::process::Command::new(program);
+        let mut init = tokio::process::Command::new(server.program);
         init.args(["init", "--endpoints", &servers.endpoints()])
             .args(["--timeout-s", &START_PATIENCE.as_secs().to_string()])
             .stdin(Stdio::null())
@@ -190,8 +193,8 @@ impl Drop for Servers {
     }
 }
 
-/// A program that does not outlive this one, in a process group of its own: Ctrl-C is for this process alone,
-/// which then ends its members. None of the caller's settings reach it.
+/// A program that does not outlive this one, in a process group of its own: Ctrl-C is for this
+/// process alone, which then ends its members. None of the caller's settings reach it.
 pub(super) fn held(program: &Path) -> Command {
     use std::os::unix::process::CommandExt as _;
     let mut command = shell::command("setpriv");
@@ -206,7 +209,8 @@ pub(super) fn held(program: &Path) -> Command {
     command
 }
 
-/// Loopback addresses whose ports nobody has. All of them are bound before any is given back, so they differ.
+/// Loopback addresses whose ports nobody has. All of them are bound before any is given back, so
+/// they differ.
 fn free_addresses<const N: usize>() -> Result<[String; N]> {
     let bind = |_| TcpListener::bind("127.0.0.1:0");
     let listeners = (0..N).map(bind).collect::<Result<Vec<_>, _>>()?;

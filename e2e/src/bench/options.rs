@@ -1,0 +1,355 @@
+//! What `dengine-e2e bench` takes, and what it comes to.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail, ensure};
+use clap::{
+    Args, Parser as _, ValueEnum,
+    builder::{PossibleValue, PossibleValuesParser},
+};
+use dengine_bench_model::profiles::PROFILES;
+
+/// Flags of the tool that are about a target, which the embedded load does not have.
+const OF_A_TARGET: [&str; 5] = [
+    "--wire",
+    "--target-leader",
+    "--request-timeout",
+    "--ready-timeout",
+    "--ignore-space",
+];
+
+/// What `dengine-e2e bench` takes.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Profile of dengine-bench; `dengine-bench run --list` shows what each holds
+    #[arg(long, default_value = "standard", value_parser = profile_names())]
+    pub(super) profile: String,
+    /// Single workloads instead of a profile, such as seq-put,par-put or t4/mixed
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        conflicts_with = "profile"
+    )]
+    workload: Vec<String>,
+    /// Requests of each workload; needs --workload
+    #[arg(long)]
+    total: Option<u64>,
+    /// Clients of each workload that has several; needs --workload
+    #[arg(long)]
+    clients: Option<u32>,
+    /// Requests before each measurement, or how long they are sent, such as 5s
+    #[arg(long, value_name = "N|TIME")]
+    warm_up: Option<String>,
+    /// Under which circumstances; repeated or separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "cluster")]
+    scenario: Vec<Scenario>,
+    /// What is measured; repeated or separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["dengine", "etcd"])]
+    pub(super) system: Vec<System>,
+    /// When DEngine acknowledges a write; etcd syncs every write, whatever this says
+    #[arg(long, value_enum, default_value_t = Durability::Fsync)]
+    pub(super) durability: Durability,
+    /// How calls of DEngine's protocol travel [default: pipelined]
+    #[arg(long, value_parser = ["pipelined", "unary"])]
+    wire: Option<String>,
+    /// Measure each workload so often, and take the median
+    #[arg(long, default_value_t = 1)]
+    repeat: u32,
+    /// Folder for results and report; the members' data is below it while they run
+    #[arg(long, default_value = "bench-results")]
+    pub(super) output: PathBuf,
+    /// Hold DEngine against an earlier result of this machine; worse than --budget is a failure
+    #[arg(long)]
+    pub(super) baseline: Option<PathBuf>,
+    /// How much worse than the baseline is allowed
+    #[arg(long, default_value = "10%", requires = "baseline")]
+    pub(super) budget: String,
+    /// Only start the members of one system, say where they are, and wait for Ctrl-C
+    #[arg(long)]
+    pub(super) serve: bool,
+    /// The server to measure [default: the one built with this program]
+    #[arg(long)]
+    pub(super) dengine: Option<PathBuf>,
+    /// Further settings of the server, such as --server-arg=--log-segment-bytes=8388608
+    #[arg(long, allow_hyphen_values = true)]
+    pub(super) server_arg: Vec<String>,
+    /// Further flags of the tool, such as --bench-arg=--target-leader
+    #[arg(long, allow_hyphen_values = true)]
+    bench_arg: Vec<String>,
+}
+
+fn profile_names() -> PossibleValuesParser {
+    let names = PROFILES.iter().map(|profile| profile.name);
+    names.map(PossibleValue::new).collect::<Vec<_>>().into()
+}
+
+/// Under which circumstances the load runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Scenario {
+    /// One member: what the log and the store cost.
+    Single,
+    /// Three members: what a user runs.
+    Cluster,
+    /// Three members inside the process of the load; DEngine alone.
+    Embedded,
+    /// These three, one after the other.
+    All,
+}
+
+impl Scenario {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Cluster => "cluster",
+            Self::Embedded => "embedded",
+            Self::All => "all",
+        }
+    }
+
+    pub(super) fn members(self) -> usize {
+        match self {
+            Self::Single => 1,
+            Self::Cluster | Self::Embedded | Self::All => 3,
+        }
+    }
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum System {
+    /// DEngine.
+    Dengine,
+    /// etcd, built from its Go module.
+    Etcd,
+}
+
+impl System {
+    /// As results call it.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Dengine => "DEngine",
+            Self::Etcd => "etcd 3.6",
+        }
+    }
+
+    /// As the tool's `--protocol` spells it.
+    pub(super) fn protocol(self) -> &'static str {
+        match self {
+            Self::Dengine => "dengine",
+            Self::Etcd => "etcd",
+        }
+    }
+}
+
+/// When DEngine acknowledges a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Durability {
+    /// Once it is on the disks of a majority.
+    Fsync,
+    /// Once a majority has it in memory.
+    MemoryFirst,
+}
+
+impl Durability {
+    /// As the server's flag spells it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Fsync => "fsync",
+            Self::MemoryFirst => "memory-first",
+        }
+    }
+}
+
+impl Options {
+    /// The circumstances, each once.
+    pub(super) fn scenarios(&self) -> Vec<Scenario> {
+        let every = [Scenario::Single, Scenario::Cluster, Scenario::Embedded];
+        if self.scenario.contains(&Scenario::All) {
+            return every.to_vec();
+        }
+        let mut scenarios = Vec::new();
+        for scenario in &self.scenario {
+            if !scenarios.contains(scenario) {
+                scenarios.push(*scenario);
+            }
+        }
+        scenarios
+    }
+
+    /// What is measured under these circumstances.
+    pub(super) fn systems(&self, scenario: Scenario) -> Vec<System> {
+        let here = |system: &System| *system == System::Dengine || scenario != Scenario::Embedded;
+        let asked_for = |system: &System| self.system.contains(system);
+        [System::Dengine, System::Etcd]
+            .into_iter()
+            .filter(here)
+            .filter(asked_for)
+            .collect()
+    }
+
+    /// Says what cannot be done before anything is started.
+    ///
+    /// # Errors
+    /// Which flags contradict each other, and what to do.
+    pub(super) fn validate(&self) -> Result<()> {
+        let scenarios = self.scenarios();
+        for scenario in &scenarios {
+            ensure!(
+                !self.systems(*scenario).is_empty(),
+                "scenario {} is about DEngine alone: add dengine to --system, or leave it out",
+                scenario.name()
+            );
+        }
+        if self.baseline.is_some() {
+            ensure!(
+                scenarios.len() == 1 && self.system.contains(&System::Dengine),
+                "--baseline is about DEngine in one scenario: give one --scenario, and dengine as a --system"
+            );
+        }
+        if self.serve {
+            let one = scenarios.len() == 1 && self.systems(scenarios[0]).len() == 1;
+            ensure!(
+                one && scenarios[0] != Scenario::Embedded,
+                "--serve starts one system: give one --scenario (single or cluster) and one --system"
+            );
+            return Ok(());
+        }
+        // The tool itself would say so only when the members run.
+        let line = ["dengine-bench".to_owned(), "run".to_owned()].into_iter();
+        let cli = dengine_bench::cli::Cli::try_parse_from(line.chain(self.load()));
+        if let Err(error) = cli.and_then(|cli| cli.validate()) {
+            bail!("{}", in_words(&error));
+        }
+        Ok(())
+    }
+
+    /// The flags of the load, as the tool takes them.
+    pub(super) fn load(&self) -> Vec<String> {
+        let mut flags = if self.workload.is_empty() {
+            vec![format!("--profile={}", self.profile)]
+        } else {
+            vec![format!("--workload={}", self.workload.join(","))]
+        };
+        flags.extend(self.total.map(|total| format!("--total={total}")));
+        flags.extend(self.clients.map(|clients| format!("--clients={clients}")));
+        flags.extend(self.warm_up.iter().map(|it| format!("--warm-up={it}")));
+        flags.push(format!("--repeat={}", self.repeat));
+        flags.extend(self.bench_arg.iter().cloned());
+        flags
+    }
+
+    /// The flags of the load for one of the systems.
+    pub(super) fn load_on(&self, system: System, scenario: Scenario) -> Vec<String> {
+        let mut flags = self.load();
+        flags.extend(self.wire.iter().map(|wire| format!("--wire={wire}")));
+        // etcd's protocol leaves no choice.
+        if system == System::Etcd {
+            flags.retain(|flag| !flag.starts_with("--wire"));
+        }
+        if scenario == Scenario::Embedded {
+            flags.retain(|flag| OF_A_TARGET.iter().all(|own| !flag.starts_with(own)));
+        }
+        flags
+    }
+
+    /// What the results are called: the profile, or the workloads.
+    pub(super) fn title(&self) -> String {
+        if self.workload.is_empty() {
+            format!("profile {}", self.profile)
+        } else {
+            format!("workload {}", self.workload.join(", "))
+        }
+    }
+
+    /// The same as part of a folder's name.
+    pub(super) fn file_name(&self) -> String {
+        if self.workload.is_empty() {
+            return self.profile.clone();
+        }
+        self.workload.join("-").replace('/', "-")
+    }
+}
+
+/// Without the usage, which is that of another program.
+fn in_words(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let words = text.split("\n\n").next().unwrap_or_default();
+    words.trim_start_matches("error: ").trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn parse(line: &str) -> Result<Options> {
+        let line = format!("bench {line}");
+        let options = Line::try_parse_from(line.split_whitespace())?.options;
+        options.validate()?;
+        Ok(options)
+    }
+
+    fn names(options: &Options) -> Vec<&'static str> {
+        options
+            .scenarios()
+            .into_iter()
+            .map(Scenario::name)
+            .collect()
+    }
+
+    #[test]
+    fn all_scenarios_are_measured_by_one_call() {
+        let all = parse("--scenario all --profile t4").unwrap();
+        assert_eq!(names(&all), ["single", "cluster", "embedded"]);
+        let both = [System::Dengine, System::Etcd];
+        assert_eq!(all.systems(Scenario::Single), both);
+        assert_eq!(all.systems(Scenario::Embedded), both[..1]);
+        let two = parse("--scenario cluster,single --system dengine").unwrap();
+        assert_eq!(names(&two), ["cluster", "single"]);
+        assert_eq!(two.systems(Scenario::Cluster), both[..1]);
+    }
+
+    #[test]
+    fn what_a_person_says_reaches_the_tool() {
+        let line = "--workload seq-put,mixed --total 99 --clients 8 --warm-up 5s --repeat 3 \
+                    --wire unary --bench-arg=--read-percent=50";
+        let options = parse(line).unwrap();
+        let load = "--workload=seq-put,mixed --total=99 --clients=8 --warm-up=5s --repeat=3 \
+                    --read-percent=50";
+        let on = |system, scenario| options.load_on(system, scenario).join(" ");
+        let unary = format!("{load} --wire=unary");
+        assert_eq!(on(System::Dengine, Scenario::Cluster), unary);
+        assert_eq!(on(System::Etcd, Scenario::Cluster), load);
+        assert_eq!(on(System::Dengine, Scenario::Embedded), load);
+        assert_eq!(options.title(), "workload seq-put, mixed");
+        assert_eq!(options.file_name(), "seq-put-mixed");
+    }
+
+    #[test]
+    fn contradictions_are_named_before_anything_starts() {
+        for (line, what) in [
+            ("--profile quick --total 5", "use --workload"),
+            ("--profile quick --workload mixed", "--workload"),
+            ("--workload par-gt", "par-get"),
+            ("--scenario embedded --system etcd", "DEngine alone"),
+            ("--scenario all --baseline a.json", "one --scenario"),
+            ("--system etcd --baseline a.json", "dengine as a --system"),
+            ("--durability none", "memory-first"),
+            ("--wire json", "unary"),
+            ("--serve", "one --system"),
+            (
+                "--serve --system dengine --scenario embedded",
+                "single or cluster",
+            ),
+        ] {
+            let error = parse(line).unwrap_err().to_string();
+            assert!(error.contains(what), "{line}: {error}");
+        }
+    }
+}
