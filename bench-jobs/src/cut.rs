@@ -1,6 +1,6 @@
 //! Why a run ends before it is done: its time is up, or somebody ends it. Heeded in every phase, so
-//! that even a run that is cut short delivers a result. (As the first process of a container, it would
-//! not even be ended by a signal that it has no handler for.)
+//! that even a run that is cut short delivers a result. (As the first process of a container, it
+//! would not even be ended by a signal that it has no handler for.)
 
 use std::{future::Future, time::Duration};
 
@@ -30,7 +30,8 @@ impl Cut {
                 _ = terminations.recv() => "the run was terminated".to_owned(),
             };
             cut.send_replace(Some(reason));
-            // The channel stays open, and later signals stay handled: the result is to be delivered.
+            // The channel stays open, and later signals stay handled: the result is to be
+            // delivered.
             cut.closed().await;
         });
         Ok(Cut(watched))

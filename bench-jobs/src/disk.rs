@@ -1,4 +1,5 @@
-//! Where the data of members lies that are started to be measured: a durable write to memory costs nothing and shows nothing.
+//! Where the data of members lies that are started to be measured: a durable write to memory costs
+//! nothing and shows nothing.
 
 use std::path::Path;
 

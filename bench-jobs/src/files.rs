@@ -1,5 +1,5 @@
-//! Results in files: a report as JSON, and a line for each workload, which several runs append to one
-//! file.
+//! Results in files: a report as JSON, and a line for each workload, which several runs append to
+//! one file.
 
 use std::{
     io::{self, Write},

@@ -1,6 +1,7 @@
-//! The folder of a run: every key that it writes begins with the folder's name, so that it meets no key of anybody else and
-//! can be taken away afterwards. The name says when the run must be over, so that a later run knows the folder of one that
-//! was killed from that of one that still runs. Pure.
+//! The folder of a run: every key that it writes begins with the folder's name, so that it meets no
+//! key of anybody else and can be taken away afterwards. The name says when the run must be over,
+//! so that a later run knows the folder of one that was killed from that of one that still runs.
+//! Pure.
 
 use bytes::Bytes;
 

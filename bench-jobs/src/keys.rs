@@ -1,7 +1,8 @@
 //! Which key each request uses. Pure: the same seed and numbers give the same keys.
 //!
-//! Key `i` is the number `i` in hexadecimal, padded with zeros to the key size, so that keys sort as
-//! their numbers do and can be typed by a person. Before it stands the name of the run's folder, if it has one.
+//! Key `i` is the number `i` in hexadecimal, padded with zeros to the key size, so that keys sort
+//! as their numbers do and can be typed by a person. Before it stands the name of the run's folder,
+//! if it has one.
 
 use bytes::{Bytes, BytesMut};
 use dengine_bench_model::results::{Shape, Workload};
@@ -22,8 +23,9 @@ pub fn space(shape: &Shape) -> u64 {
     }
 }
 
-/// By how much the keys of a repetition, counted from 0, lie behind those of the first. What writes each key once would
-/// otherwise only overwrite what the repetition before it inserted, which is another load.
+/// By how much the keys of a repetition, counted from 0, lie behind those of the first. What writes
+/// each key once would otherwise only overwrite what the repetition before it inserted, which is
+/// another load.
 #[must_use]
 pub fn of_repetition(shape: &Shape, repetition: u64) -> u64 {
     if shape.workload == Workload::Put && shape.key_space == 0 {

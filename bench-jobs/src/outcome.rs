@@ -19,7 +19,8 @@ use crate::{
 const ERROR_CHARS_MAX: usize = 1000;
 const NAME_CHARS_MAX: usize = 63;
 const MEMBERS_MAX: usize = 16;
-/// The points of a latency curve, in percent; those that a result has too few requests for are left out.
+/// The points of a latency curve, in percent; those that a result has too few requests for are left
+/// out.
 const PERCENTILES: [f64; 30] = [
     0.0, 1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 75.0, 80.0, 85.0, 90.0, 92.5, 95.0,
     96.0, 97.0, 98.0, 98.5, 99.0, 99.5, 99.7, 99.9, 99.95, 99.97, 99.99, 99.995, 99.999, 100.0,
@@ -203,9 +204,9 @@ pub fn unsupported(frame: &Frame, why: &str) -> RunResult {
     }
 }
 
-/// Of several results of one workload: one that does not count, if there is any, else the one with the median
-/// throughput (of two in the middle, the lower), with the spread of all and each of them in a few numbers. A result
-/// that has repetitions itself counts as those.
+/// Of several results of one workload: one that does not count, if there is any, else the one with
+/// the median throughput (of two in the middle, the lower), with the spread of all and each of them
+/// in a few numbers. A result that has repetitions itself counts as those.
 ///
 /// # Panics
 /// If there is none.

@@ -20,7 +20,8 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// server takes to restart.
 const RETRIES_MAX: usize = 15;
 
-/// How the API server says that an applied field is not in the schema (structured-merge-diff), with one line for each.
+/// How the API server says that an applied field is not in the schema (structured-merge-diff), with
+/// one line for each.
 const UNDECLARED: &str = ": field not declared in schema";
 
 /// Where reports are, each under its run's id.
@@ -138,7 +139,8 @@ async fn post_with(
     })
 }
 
-/// Fields for which the API server refuses the whole, by their places in it: `.status.runs.ID.results[0].seed`.
+/// Fields for which the API server refuses the whole, by their places in it:
+/// `.status.runs.ID.results[0].seed`.
 fn undeclared(error: &kube::Error) -> Vec<String> {
     let kube::Error::Api(status) = error else {
         return Vec::new();
@@ -211,7 +213,8 @@ mod tests {
 
     type Seen = Arc<Mutex<Vec<(String, String, serde_json::Value)>>>;
 
-    /// An API server that answers with the given status codes and words, in turn, and keeps what it was sent.
+    /// An API server that answers with the given status codes and words, in turn, and keeps what it
+    /// was sent.
     fn api_server(answers: Vec<(u16, &'static str)>) -> (Client, Seen) {
         let seen = Seen::default();
         let requests = Arc::clone(&seen);
@@ -319,7 +322,8 @@ mod tests {
         assert!(!rest.as_object().unwrap().contains_key("seed"));
     }
 
-    /// `max` is one of several fields of that name, and those of one object are named one at a time.
+    /// `max` is one of several fields of that name, and those of one object are named one at a
+    /// time.
     #[tokio::test]
     async fn only_what_is_named_is_left_out_however_often_it_is_refused() {
         let first = "failed to create typed patch object (ns/bench; dengine.io/v1alpha1, Kind=DEngineBenchmark): \

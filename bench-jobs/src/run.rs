@@ -56,8 +56,8 @@ async fn measure(cli: &Cli) -> anyhow::Result<u8> {
     let mut session = Session::new(cli)?;
     let mut report = session.measure_all().await;
     let verdict = Verdict::of_all(&report);
-    // Who waits for the result may load the cluster next. But of a run that is cut short there may not be time for both, and
-    // a later one takes away what it leaves.
+    // Who waits for the result may load the cluster next. But of a run that is cut short there may
+    // not be time for both, and a later one takes away what it leaves.
     let cut = session.was_cut();
     report.left_over = if cut {
         session.not_yet_tidied()

@@ -1,5 +1,5 @@
-//! What a load costs: CPU time of this process, and CPU time and memory of server processes on the same
-//! machine, as the kernel accounts for them in `/proc`.
+//! What a load costs: CPU time of this process, and CPU time and memory of server processes on the
+//! same machine, as the kernel accounts for them in `/proc`.
 
 use std::{
     sync::{
@@ -182,8 +182,9 @@ fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
     }
 }
 
-/// `size resident shared …`: resident pages without those of mapped files. A store that maps its files, as etcd's does,
-/// would otherwise be charged with what the kernel caches of them, and one that reads them would not.
+/// `size resident shared …`: resident pages without those of mapped files. A store that maps its
+/// files, as etcd's does, would otherwise be charged with what the kernel caches of them, and one
+/// that reads them would not.
 fn own_pages(statm: &str) -> Option<u64> {
     let mut fields = statm.split_whitespace().skip(1);
     let resident: u64 = fields.next()?.parse().ok()?;

@@ -1,5 +1,6 @@
-//! The workloads that have names, and the profiles that list them. A profile is a promise: its name means the
-//! same load in the tool, in a `DEngineBenchmark` and in a report, so that two results can be put side by side.
+//! The workloads that have names, and the profiles that list them. A profile is a promise: its name
+//! means the same load in the tool, in a `DEngineBenchmark` and in a report, so that two results
+//! can be put side by side.
 
 use crate::results::{
     ReadConsistency::{self, Eventual, Lease, Linearizable},
@@ -13,7 +14,8 @@ const T4_KEY_SIZE: u32 = 64;
 /// Bytes of each value of a named workload.
 pub const VALUE_SIZE: u32 = 256;
 
-/// How many times less CPU time than etcd's the servers set out to spend on a request, in workloads that have a goal.
+/// How many times less CPU time than etcd's the servers set out to spend on a request, in workloads
+/// that have a goal.
 pub const SERVER_CPU_GOAL: f64 = 5.0;
 
 /// Workloads that are measured one after the other, in this order.
@@ -73,7 +75,8 @@ pub enum Keys {
 use Does::{Get, Mixed, Put, Watch};
 use Keys::{InOrder, OutOf};
 
-/// The workload that a person means by a name: one of `basic`, or another profile's as `PROFILE/NAME`.
+/// The workload that a person means by a name: one of `basic`, or another profile's as
+/// `PROFILE/NAME`.
 #[must_use]
 pub fn workload_named(name: &str) -> Option<&'static NamedWorkload> {
     let (of, name) = name.split_once('/').unwrap_or((BASIC, name));
@@ -87,7 +90,7 @@ pub const BASIC: &str = "basic";
 #[rustfmt::skip]
 pub const PROFILES: [Profile; 7] = [
     Profile { name: "standard", about: "the six workloads of d-engine's report: one client, then 1000 over 200 connections", workloads: &[
-        //       name                 does              conns clients    total      keys            goal
+        // name                 does              conns clients    total      keys            goal
         workload("single-write",      Put,                  1,      1,     10_000, InOrder,           Some(4.0)),
         workload("write",             Put,                200,  1_000,    100_000, InOrder,           Some(7.0)),
         workload("linearizable-read", Get(Linearizable),  200,  1_000,    100_000, InOrder,           Some(8.0)),

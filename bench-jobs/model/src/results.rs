@@ -1,6 +1,6 @@
-//! What `dengine-bench` measured: one [`Report`] for a run of the tool, one [`RunResult`] for each of its
-//! workloads. `--json` writes exactly this, a Job posts exactly this to `status.runs`, and `compare` and
-//! `report` read it.
+//! What `dengine-bench` measured: one [`Report`] for a run of the tool, one [`RunResult`] for each
+//! of its workloads. `--json` writes exactly this, a Job posts exactly this to `status.runs`, and
+//! `compare` and `report` read it.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,13 +30,15 @@ pub struct Report {
     /// Where the load came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
-    /// Memory of the servers before the first request, if they run on the same machine and were named.
+    /// Memory of the servers before the first request, if they run on the same machine and were
+    /// named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleServers>,
     /// One for each workload, in the order in which they were measured.
     #[cfg_attr(feature = "schemars", schemars(length(max = 32)))]
     pub results: Vec<RunResult>,
-    /// Keys on the target that should have been deleted and were not, in words. A later run below the same prefix does.
+    /// Keys on the target that should have been deleted and were not, in words. A later run below
+    /// the same prefix does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(max = 1024)))]
     pub left_over: Option<String>,
@@ -107,8 +109,8 @@ pub struct RunResult {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schemars", schemars(length(max = 64)))]
     pub curve: Vec<Quantile>,
-    /// How far apart the repetitions lay, if there were any; the other numbers are those of the one with the
-    /// median throughput.
+    /// How far apart the repetitions lay, if there were any; the other numbers are those of the one
+    /// with the median throughput.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<Spread>,
     /// Each repetition, in the order in which they were measured, if there was more than one.
@@ -121,7 +123,8 @@ pub struct RunResult {
     /// What the servers spent, if they run on the same machine and were named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub servers: Option<ServerUse>,
-    /// How often the logs of all members were synced meanwhile (`fdatasync`), if the members ran inside the tool.
+    /// How often the logs of all members were synced meanwhile (`fdatasync`), if the members ran
+    /// inside the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_syncs: Option<u64>,
     /// Durability that the server reported, such as fsync.
@@ -167,8 +170,8 @@ pub struct RunResult {
     /// How long these were sent, if a time was asked for instead of a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_up_seconds: Option<f64>,
-    /// How the keys were written that the workload reads; it counts nowhere else. Absent if they were there
-    /// already, from a workload before this one.
+    /// How the keys were written that the workload reads; it counts nowhere else. Absent if they
+    /// were there already, from a workload before this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preload: Option<Preload>,
     /// Node that the load came from.
@@ -293,7 +296,8 @@ impl Protocol {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Wire {
-    /// All calls of a connection share one stream, as DEngine's client makes them unless told otherwise.
+    /// All calls of a connection share one stream, as DEngine's client makes them unless told
+    /// otherwise.
     #[default]
     Pipelined,
     /// Each call is a request of its own, as with any gRPC client.
@@ -405,8 +409,8 @@ pub struct Shape {
     /// Watches of each client's key in a watch workload; absent for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watchers: Option<u32>,
-    /// Requests that are wanted in each second, over all clients, whether or not earlier ones were answered.
-    /// Without it each client wants its next one when its last one was answered.
+    /// Requests that are wanted in each second, over all clients, whether or not earlier ones were
+    /// answered. Without it each client wants its next one when its last one was answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
 }

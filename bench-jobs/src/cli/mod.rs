@@ -108,9 +108,9 @@ pub enum Command {
 /// Flags of `range` alone.
 #[derive(Args, Clone, Debug)]
 pub struct RangeArgs {
-    /// How fresh the reads are: l or linearizable sees every acknowledged write; s or lease does too,
-    /// by the leader's lease, which etcd does not have; e or eventual is the state of the member asked
-    /// (etcd's word for it, serializable, is taken too)
+    /// How fresh the reads are: l or linearizable sees every acknowledged write; s or lease does
+    /// too, by the leader's lease, which etcd does not have; e or eventual is the state of the
+    /// member asked (etcd's word for it, serializable, is taken too)
     #[arg(
         long,
         visible_alias = "read-consistency",
@@ -140,8 +140,8 @@ pub struct WhatArgs {
     #[arg(long, value_parser = profile_names())]
     pub profile: Option<String>,
     /// These workloads, repeated or separated by commas: seq-put, par-put, seq-get, par-get, mixed,
-    /// watch, watch-fan-out, or another profile's as PROFILE/NAME, such as standard/hot-key-read. Flags
-    /// of the load replace their own; of several, those of one client keep it
+    /// watch, watch-fan-out, or another profile's as PROFILE/NAME, such as standard/hot-key-read.
+    /// Flags of the load replace their own; of several, those of one client keep it
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_workload)]
     pub workload: Vec<String>,
     /// Show what the profiles hold, and measure nothing
@@ -159,8 +159,8 @@ pub struct OwnArgs {
     /// How many percent of --workload mixed are reads; the others are writes [default: 80]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub read_percent: Option<u32>,
-    /// Watches of each client's key in --workload watch or watch-fan-out: a write is done when all of
-    /// them have told of it [default: 1, and 100 for watch-fan-out]
+    /// Watches of each client's key in --workload watch or watch-fan-out: a write is done when all
+    /// of them have told of it [default: 1, and 100 for watch-fan-out]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub watchers: Option<u32>,
 }
@@ -168,8 +168,8 @@ pub struct OwnArgs {
 /// Flags of `compare` alone.
 #[derive(Args, Clone, Debug)]
 pub struct CompareArgs {
-    /// Results, as `--json` or `--jsonl` wrote them; the first is the one whose ratio to the others is
-    /// shown. Those of different scenarios stand in tables of their own
+    /// Results, as `--json` or `--jsonl` wrote them; the first is the one whose ratio to the others
+    /// is shown. Those of different scenarios stand in tables of their own
     #[arg(required_unless_present = "more", value_name = "RESULT.json|.jsonl")]
     pub results: Vec<PathBuf>,
     /// The same, for who is used to naming them by a flag
@@ -178,11 +178,12 @@ pub struct CompareArgs {
     /// Hold every result against this one
     #[arg(long, value_name = "RESULT.json|.jsonl")]
     pub baseline: Option<PathBuf>,
-    /// How much lower the throughput, and how much higher the servers' CPU time per request, may be than the
-    /// baseline's, such as 10%
+    /// How much lower the throughput, and how much higher the servers' CPU time per request, may be
+    /// than the baseline's, such as 10%
     #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = parse::percent, requires = "baseline")]
     pub budget: f64,
-    /// The same for the 99th percentile of the latency, which is noisier; without it, it is not judged
+    /// The same for the 99th percentile of the latency, which is noisier; without it, it is not
+    /// judged
     #[arg(long, value_name = "PERCENT", value_parser = parse::percent, requires = "baseline")]
     pub p99_budget: Option<f64>,
 }

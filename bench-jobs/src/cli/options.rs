@@ -39,12 +39,12 @@ pub struct Options {
     /// How calls of DEngine's own protocol travel [default: pipelined]
     #[arg(long, global = true, value_enum, help_heading = "Target")]
     pub wire: Option<WireArg>,
-    /// Connect to the leader only, found through the endpoints. DEngine's client sends writes and lease reads there anyway,
-    /// etcd's does not
+    /// Connect to the leader only, found through the endpoints. DEngine's client sends writes and
+    /// lease reads there anyway, etcd's does not
     #[arg(long, global = true, help_heading = "Target")]
     pub target_leader: bool,
-    /// A server process on this machine; repeated or separated by commas. The result then says what CPU
-    /// time and memory they took
+    /// A server process on this machine; repeated or separated by commas. The result then says what
+    /// CPU time and memory they took
     #[arg(
         long,
         global = true,
@@ -68,7 +68,8 @@ pub struct Options {
         help_heading = "Bounds"
     )]
     pub timeout: Duration,
-    /// A request that takes longer has failed; of a watch load, so has a write that the watch has not told of for so long
+    /// A request that takes longer has failed; of a watch load, so has a write that the watch has
+    /// not told of for so long
     #[arg(
         long,
         global = true,
@@ -89,7 +90,8 @@ pub struct Options {
     )]
     pub ready_timeout: Duration,
 
-    /// Begin also if the members' disks may have no room for what is written, or a member can not be asked
+    /// Begin also if the members' disks may have no room for what is written, or a member can not
+    /// be asked
     #[arg(long, global = true, help_heading = "Bounds")]
     pub ignore_space: bool,
 
@@ -116,13 +118,14 @@ pub struct LoadOptions {
     /// Bytes of each value, random [default: 256]
     #[arg(long, global = true, value_name = "BYTES", help_heading = "Load")]
     pub value_size: Option<u32>,
-    /// Different keys; each request draws one at random (or the next, with --sequential-keys). 0: as
-    /// many as requests, each used once, in random order [default: 0]
+    /// Different keys; each request draws one at random (or the next, with --sequential-keys). 0:
+    /// as many as requests, each used once, in random order [default: 0]
     #[arg(long, global = true, value_name = "N", help_heading = "Load")]
     pub key_space: Option<u64>,
-    /// Where the keys lie: below PREFIX, each run in a folder of its own, which is deleted when the run has ended. So each key
-    /// is longer by the folder's name. Folders of earlier runs that were killed go too. Empty: bare keys of --key-size
-    /// at the root, as other tools write them, and nothing is deleted; only for a cluster that holds nothing else
+    /// Where the keys lie: below PREFIX, each run in a folder of its own, which is deleted when the
+    /// run has ended. So each key is longer by the folder's name. Folders of earlier runs that were
+    /// killed go too. Empty: bare keys of --key-size at the root, as other tools write them, and
+    /// nothing is deleted; only for a cluster that holds nothing else
     #[arg(
         long,
         global = true,
@@ -135,8 +138,9 @@ pub struct LoadOptions {
     /// Use the keys in ascending order, not at random
     #[arg(long, global = true, help_heading = "Load")]
     pub sequential_keys: bool,
-    /// Open loop: so many requests are wanted per second, whether or not earlier ones were answered, and
-    /// latencies count from then. Without it, each client wants its next one when its last was answered
+    /// Open loop: so many requests are wanted per second, whether or not earlier ones were
+    /// answered, and latencies count from then. Without it, each client wants its next one when its
+    /// last was answered
     #[arg(
         long,
         global = true,
@@ -180,8 +184,8 @@ pub struct LoadOptions {
 /// Where results go, and what they are called there.
 #[derive(Args, Clone, Debug)]
 pub struct FileOptions {
-    /// Write the result as JSON to a file, or to the standard output with `-` (the summary then goes
-    /// to the standard error)
+    /// Write the result as JSON to a file, or to the standard output with `-` (the summary then
+    /// goes to the standard error)
     #[arg(long, global = true, value_name = "FILE|-", help_heading = "Result")]
     pub json: Option<PathBuf>,
     /// Append one line of JSON for each workload to a file, which `compare` reads too; `-` is the

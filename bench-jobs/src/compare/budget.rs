@@ -73,8 +73,8 @@ fn judged(budget: &Budget) -> Vec<(Column, f64)> {
     judged
 }
 
-/// How much worse a number is, if that is more than allowed: a fall in what should be high, a rise in what
-/// should be low.
+/// How much worse a number is, if that is more than allowed: a fall in what should be high, a rise
+/// in what should be low.
 fn worse(column: &Column, before: f64, now: f64, allowed: f64) -> Option<String> {
     let change = (now - before) / before;
     let worse = if column.more_is_better {

@@ -83,7 +83,8 @@ pub fn times(ratio: f64) -> String {
     }
 }
 
-/// How many times better than etcd a row is meant to be: known if all reports are of one profile, and of clusters.
+/// How many times better than etcd a row is meant to be: known if all reports are of one profile,
+/// and of clusters.
 #[must_use]
 pub fn goal(column: &Column, reports: &[Named], row: &Row<'_>) -> Option<f64> {
     let mut names = reports.iter().map(|named| named.report.profile.as_deref());

@@ -1,5 +1,5 @@
-//! Results side by side: read from files, matched by the names of their workloads, shown as tables with
-//! ratios, and held against a baseline.
+//! Results side by side: read from files, matched by the names of their workloads, shown as tables
+//! with ratios, and held against a baseline.
 
 mod budget;
 pub mod columns;
@@ -117,8 +117,8 @@ fn stem(path: &Path) -> String {
         .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
 }
 
-/// A report is called what its maker called it, else by its engine. Where that is not enough, with the
-/// first of these that tells it from the others.
+/// A report is called what its maker called it, else by its engine. Where that is not enough, with
+/// the first of these that tells it from the others.
 fn label(found: Vec<Found>) -> Vec<Named> {
     let more: [fn(&Found) -> Option<String>; 5] = [
         |one| one.report.scenario.clone(),
@@ -186,7 +186,8 @@ pub struct Row<'a> {
 pub enum Cell<'a> {
     /// It was measured under the row's load.
     Measured(&'a RunResult),
-    /// The target cannot do it; instead, and labelled so, its nearest stronger read of the same load.
+    /// The target cannot do it; instead, and labelled so, its nearest stronger read of the same
+    /// load.
     Substitute(&'a RunResult),
     /// The target cannot do it.
     Unsupported,

@@ -1,9 +1,9 @@
-//! The load itself: clients, their latencies and failures. Knows nothing of command lines, protocols or
-//! reports.
+//! The load itself: clients, their latencies and failures. Knows nothing of command lines,
+//! protocols or reports.
 //!
-//! The load shares its machine with what it measures as often as not, so a request costs it as little as
-//! possible: keys come from a chunk, values are shared, and each worker thread records into a histogram that
-//! no other thread writes to.
+//! The load shares its machine with what it measures as often as not, so a request costs it as
+//! little as possible: keys come from a chunk, values are shared, and each worker thread records
+//! into a histogram that no other thread writes to.
 
 mod client;
 mod pace;
@@ -55,7 +55,8 @@ pub struct Plan {
     pub clients: u64,
     /// Requests over all clients, exactly.
     pub total: u64,
-    /// Each client stops after its first request that ends so long after the start, whatever `total` says.
+    /// Each client stops after its first request that ends so long after the start, whatever
+    /// `total` says.
     pub ends_after: Option<Duration>,
     /// Requests wanted per second over all clients; `None`: as fast as the answers come.
     pub rate: Option<f64>,
@@ -65,7 +66,8 @@ pub struct Plan {
     pub value_size: u32,
     /// Seed of the values.
     pub seed: u64,
-    /// A write that a watch has not told of for so long has failed; other requests are bounded by their `Way`.
+    /// A write that a watch has not told of for so long has failed; other requests are bounded by
+    /// their `Way`.
     pub request_timeout: Duration,
 }
 
@@ -103,7 +105,8 @@ pub fn numbers(client: u64, clients: u64, total: u64) -> impl Iterator<Item = u6
     })
 }
 
-/// Runs a load until it is done, or `cut` says in words why it must end now. `way` gives each client its own.
+/// Runs a load until it is done, or `cut` says in words why it must end now. `way` gives each
+/// client its own.
 pub async fn run<W: Way>(
     plan: Plan,
     way: impl Fn(usize) -> W,

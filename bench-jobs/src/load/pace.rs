@@ -1,11 +1,12 @@
 //! Open loop: requests are wanted at a fixed rate, whether or not earlier ones were answered.
 //!
-//! Request `n` is wanted `n / rate` after the start, whichever client sends it, and its latency counts from
-//! then. A client that is late sends at once; so what a slow answer held up counts as waiting, and a target
-//! that stalls cannot hide it ("coordinated omission").
+//! Request `n` is wanted `n / rate` after the start, whichever client sends it, and its latency
+//! counts from then. A client that is late sends at once; so what a slow answer held up counts as
+//! waiting, and a target that stalls cannot hide it ("coordinated omission").
 //!
-//! The runtime's timers are no finer than a millisecond, too coarse for latencies of tens of microseconds. So a
-//! thread sleeps from one request to the next (to about 60 µs, which count too) and wakes its client.
+//! The runtime's timers are no finer than a millisecond, too coarse for latencies of tens of
+//! microseconds. So a thread sleeps from one request to the next (to about 60 µs, which count too)
+//! and wakes its client.
 
 use std::{
     sync::{

@@ -1,4 +1,5 @@
-//! What all clients of a load report to: latencies in one histogram per worker thread, failures counted apart.
+//! What all clients of a load report to: latencies in one histogram per worker thread, failures
+//! counted apart.
 
 use std::{
     cell::Cell,

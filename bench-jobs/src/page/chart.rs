@@ -1,5 +1,5 @@
-//! Where the lines of a latency chart run. Both axes are logarithmic: across, how many requests were slower
-//! (each step is one more nine); up, how long they took.
+//! Where the lines of a latency chart run. Both axes are logarithmic: across, how many requests
+//! were slower (each step is one more nine); up, how long they took.
 
 use dengine_bench_model::results::Quantile;
 

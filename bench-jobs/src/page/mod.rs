@@ -1,4 +1,5 @@
-//! One HTML page about results: self-contained, so that it can be mailed, kept and opened without a network.
+//! One HTML page about results: self-contained, so that it can be mailed, kept and opened without a
+//! network.
 //!
 //! Here is what the page says and where its lines run; how it looks is in `templates/`.
 

@@ -27,7 +27,8 @@ use crate::{
     target::{self, Facts, Target},
 };
 
-/// Longest time from the end of `--timeout` to that of the program: that of deleting, and for posting the result as much again.
+/// Longest time from the end of `--timeout` to that of the program: that of deleting, and for
+/// posting the result as much again.
 const TIDYING_SECONDS_MAX: u64 = 2 * tidy::TIME_MAX.as_secs();
 /// How long to ask for the leader after a run that failed.
 const AFTER_FAILURE_LIMIT: Duration = Duration::from_secs(3);
@@ -70,7 +71,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Measures everything that was asked for. Whatever happens, each workload has a result that says so.
+    /// Measures everything that was asked for. Whatever happens, each workload has a result that
+    /// says so.
     pub async fn measure_all(&mut self) -> Report {
         let labels = &self.cli.options.result.files;
         let mut report = Report {
@@ -98,8 +100,8 @@ impl<'a> Session<'a> {
         self.cut.is_over()
     }
 
-    /// Deletes what the run wrote. Answers what is left on the target then, its own and that of earlier runs, in words: a
-    /// later run takes it away.
+    /// Deletes what the run wrote. Answers what is left on the target then, its own and that of
+    /// earlier runs, in words: a later run takes it away.
     pub async fn tidy_up(&mut self) -> Option<String> {
         let own = match self.has_keys() {
             false => None,

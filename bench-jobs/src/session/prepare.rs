@@ -131,8 +131,8 @@ impl Session<'_> {
         }
     }
 
-    /// Waits until every connection serves the filled key space: an eventual read may be answered by
-    /// a member that has not applied it yet.
+    /// Waits until every connection serves the filled key space: an eventual read may be answered
+    /// by a member that has not applied it yet.
     async fn settle(&self, target: &Target, shape: &Shape, revision: u64) -> anyhow::Result<()> {
         let keys = self.keys(keys::space(shape), shape, Order::Sequential);
         let first = keys.client(0).key(0);
@@ -153,8 +153,9 @@ impl Session<'_> {
         })
     }
 
-    /// Runs the same kind of requests for a while, so that connections, caches and branch predictors
-    /// are as they will be. A put writes one key per client, so the others are still new.
+    /// Runs the same kind of requests for a while, so that connections, caches and branch
+    /// predictors are as they will be. A put writes one key per client, so the others are still
+    /// new.
     async fn warm_up(&mut self, target: &Target, frame: &mut Frame) -> anyhow::Result<()> {
         let shape = &frame.shape;
         let (total, ends_after) = match self.cli.options.load.warm_up(shape) {

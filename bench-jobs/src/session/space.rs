@@ -7,11 +7,12 @@ use crate::{cli::Task, keys, target::Room};
 
 /// What a record takes beside its key and value: in the log, and as a version in the store.
 const RECORD_BYTES: u64 = 64;
-/// Versions that a cluster with default settings keeps readable, and for how long: of the two, what is more.
+/// Versions that a cluster with default settings keeps readable, and for how long: of the two, what
+/// is more.
 const HISTORY: u64 = 100_000;
 const HISTORY_SECONDS: f64 = 300.0;
-/// But no more than were written with this part of the volume. That is not so where retention has no bound at all, and all stays: no
-/// member says that of itself, so docs/benchmarks.md does.
+/// But no more than were written with this part of the volume. That is not so where retention has
+/// no bound at all, and all stays: no member says that of itself, so docs/benchmarks.md does.
 const HISTORY_OF_VOLUME: u64 = 4;
 /// A store that is compacted needs room for this part of itself once more.
 const COMPACTION: u64 = 4;
@@ -32,7 +33,8 @@ impl Need {
         self.keys.saturating_add(self.history) > ALWAYS_FITS_BYTES
     }
 
-    /// Bytes on the disk of this member. Its volume is taken for what it has written there and what is free.
+    /// Bytes on the disk of this member. Its volume is taken for what it has written there and what
+    /// is free.
     fn bytes(self, room: &Room) -> u64 {
         let volume = room.bytes.saturating_add(room.used_bytes);
         let history = self.history.min(volume / HISTORY_OF_VOLUME);
@@ -66,7 +68,8 @@ pub(super) fn needed(tasks: &[Task], folder: usize, repeat: u32) -> Need {
     }
 }
 
-/// Versions of a workload's writes that are kept at once, at most: how fast it writes without a rate is not known before.
+/// Versions of a workload's writes that are kept at once, at most: how fast it writes without a
+/// rate is not known before.
 fn kept(shape: &Shape, repeat: u32) -> u64 {
     let in_time = shape
         .rate
@@ -157,7 +160,8 @@ mod tests {
         assert!(words.ends_with("demo-2 is silent"), "{words}");
     }
 
-    /// Some 128 bytes each, for five minutes whatever their number, and then up to a quarter of the volume.
+    /// Some 128 bytes each, for five minutes whatever their number, and then up to a quarter of the
+    /// volume.
     #[test]
     fn overwriting_the_same_keys_needs_room_for_the_history_alone() {
         let mut task = tasks("quick").remove(1);

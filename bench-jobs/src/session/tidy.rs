@@ -1,6 +1,6 @@
-//! Takes away what was written: the run's own keys when it has ended, and before it begins those of runs that were
-//! killed. In pieces, so that no request deletes much, and for a time that grows with the keys and has a bound: what is left
-//! then is told of, and left to a later run.
+//! Takes away what was written: the run's own keys when it has ended, and before it begins those of
+//! runs that were killed. In pieces, so that no request deletes much, and for a time that grows
+//! with the keys and has a bound: what is left then is told of, and left to a later run.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -113,8 +113,8 @@ async fn empty(lane: &mut Lane, name: &[u8]) -> Result<(), String> {
     }
 }
 
-/// How many keys to try after so many were refused. A server also has a bound for what a deletion may take away with its keys, and how large
-/// values are that a killed run wrote is not known here.
+/// How many keys to try after so many were refused. A server also has a bound for what a deletion
+/// may take away with its keys, and how large values are that a killed run wrote is not known here.
 ///
 /// # Errors
 /// Fewer would be no better.

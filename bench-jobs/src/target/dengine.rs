@@ -151,8 +151,8 @@ pub(super) async fn facts(endpoints: &[String]) -> anyhow::Result<Facts> {
 /// How often a member is asked that does not answer: it may be slow for a moment.
 const ROOM_TRIES: u32 = 3;
 
-/// The room of the member that has the least, of all at the addresses that the cluster knows: an endpoint may stand for all of
-/// them.
+/// The room of the member that has the least, of all at the addresses that the cluster knows: an
+/// endpoint may stand for all of them.
 pub(super) async fn room(endpoints: &[String]) -> anyhow::Result<Option<Room>> {
     let mut least: Option<Room> = None;
     for address in addresses(endpoints).await? {

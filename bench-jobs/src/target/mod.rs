@@ -248,7 +248,8 @@ impl Facts {
         }
     }
 
-    /// The room of the member that has the least; `None` if none of them tells it, as etcd and earlier versions.
+    /// The room of the member that has the least; `None` if none of them tells it, as etcd and
+    /// earlier versions.
     ///
     /// # Errors
     /// If a member does not answer: it may be the one that has the least.

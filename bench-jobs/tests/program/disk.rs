@@ -50,7 +50,8 @@ async fn what_a_killed_run_left_goes_with_the_next_run_and_a_living_one_stays() 
     assert!(peer.largest_delete() <= 1_000);
 }
 
-/// A thousand keys with large values are more than one request may delete; neither this run nor a later one took them away.
+/// A thousand keys with large values are more than one request may delete; neither this run nor a
+/// later one took them away.
 #[tokio::test]
 async fn keys_that_are_too_large_to_go_in_one_request_go_in_several() {
     let peer = Peer::start(Behaviour {
