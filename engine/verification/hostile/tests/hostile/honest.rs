@@ -114,6 +114,7 @@ fn plan(operation: Operation, clients: u64, total: u64, rate: Option<f64>, order
         operation,
         clients,
         total,
+        ends_after: None,
         rate,
         keys: Keys::new(KEYS, KEY_BYTES, order, 1),
         value_size: VALUE_BYTES,
