@@ -59,8 +59,8 @@ pub fn install_log_lines(format: LogFormat, level: &str) -> Result<(), Telemetry
     tracing::subscriber::set_global_default(subscriber).map_err(|_| TelemetryError::LinesInstalled)
 }
 
-/// Selects log lines of at least `level`. Of those of HTTP/2, which a client can cause at will, only
-/// errors unless `level` names them.
+/// Selects log lines of at least `level`. Of those of HTTP/2, which a client can cause at will,
+/// only errors unless `level` names them.
 ///
 /// # Errors
 /// The level is not understood.
