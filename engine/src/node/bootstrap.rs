@@ -1,18 +1,12 @@
-//! The first entry of a new cluster's log.
-//!
-//! A cluster begins with one voter, and its log with the entry that says so; everyone who joins later
-//! learns the first member from the same entry as all others.
+//! The log of a member that begins a cluster, or joins one.
 
 use crate::config::Config;
 use crate::error::StartError;
-use bytes::Bytes;
 use dengine_data_dir::{DataDir, Identity};
-use dengine_kv::{Member, MembershipChange};
-use dengine_log::Batch;
-use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
-
-/// The id of the member that begins a cluster.
-pub(super) const FIRST_MEMBER: MemberId = MemberId(1);
+use dengine_kv::Member;
+pub(super) use dengine_raft::replica::FIRST_MEMBER;
+use dengine_raft::replica::first_batch;
+use dengine_types::ClusterId;
 
 pub(super) fn first_member(config: &Config, folder_id: &str) -> Member {
     Member {
@@ -43,7 +37,7 @@ pub(super) fn write_first_entry(
         path: folder.log_path(),
         source: Box::new(source),
     };
-    log.append(&first_batch(cluster_id, member))
+    log.append(&first_batch(cluster_id, member.clone()))
         .map_err(failed)?;
     log.sync().map_err(failed)
 }
@@ -58,27 +52,6 @@ pub(super) fn make_empty_log(
     folder.discard_leftovers()?;
     super::open::make_log(&folder.log_path(), config, identity)?;
     Ok(())
-}
-
-fn first_batch(cluster_id: ClusterId, member: &Member) -> Batch {
-    let change = MembershipChange::Bootstrap {
-        cluster_id,
-        member: member.clone(),
-    };
-    Batch {
-        hard_state: Some(HardState {
-            term: Term(1),
-            vote: MemberId(0),
-            commit: Index(1),
-        }),
-        entries: vec![Entry {
-            index: Index(1),
-            term: Term(1),
-            kind: EntryKind::Membership,
-            context: Bytes::new(),
-            data: change.encode(),
-        }],
-    }
 }
 
 #[cfg(test)]

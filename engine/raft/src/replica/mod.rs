@@ -17,6 +17,7 @@
 //! [`dengine_log`] and [`dengine_kv`].
 
 mod applier;
+mod bootstrap;
 mod changing;
 mod env;
 mod error;
@@ -44,6 +45,7 @@ mod versions;
 mod writes;
 
 pub use applier::{AppliedRange, Applier};
+pub use bootstrap::{FIRST_MEMBER, first_batch};
 pub use changing::{ChangeStep, Changed, Changing, MembershipRequest, NewMember};
 pub use env::{Caller, Env, Written};
 pub use error::{LeaderHint, RequestError};

@@ -26,7 +26,7 @@ use super::{Report, Violation};
 use bytes::Bytes;
 use dengine_checker::{Answer, Level, Recorder};
 use dengine_kv::CommandVersion;
-use dengine_raft::replica::{EncodedCommand, Input, Request};
+use dengine_raft::replica::{EncodedCommand, FIRST_MEMBER, Input, Request};
 use dengine_types::{Index, MemberId, Revision};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,8 +40,6 @@ const AGREE_WITHIN: Nanos = 120 * SECOND;
 /// Bounds the search of the linearizability checker, for each set of keys. Where it never goes back it takes a step for
 /// each key that an operation reads or writes: tens of thousands.
 const CHECK_STEPS: usize = 300_000;
-/// The id of the member that begins a cluster.
-const FIRST: MemberId = MemberId(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -111,13 +109,13 @@ impl World {
     fn begin(&mut self) {
         let plan = self.sim.plan.clone();
         self.sim.note(format_args!("{plan:?}"));
-        let record = self.operator.new_member().under(FIRST);
+        let record = self.operator.new_member().under(FIRST_MEMBER);
         let clock = Clock::draw(&mut self.sim.random, DRIFT_PERCENT_MAX);
         let mut first = Member::new(record, clock, self.sim.programs.installed);
         roll::plan(&mut self.sim);
         first.found(&mut self.sim, true);
         first.start(&mut self.sim);
-        self.members.insert(FIRST, first);
+        self.members.insert(FIRST_MEMBER, first);
         self.sim.after(plan.grows_from, Event::Operator);
         self.sim.after(0, Event::Watch);
         for watcher in 0..plan.watchers {

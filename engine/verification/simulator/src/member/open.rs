@@ -12,17 +12,16 @@ use crate::settings::MemberSettings;
 use crate::shadow::Shadow;
 use crate::store::SimStore;
 use crate::surroundings::{Event, Surroundings};
-use bytes::Bytes;
 use dengine_data_dir::marks::{Beginning, PowerMark, Unfit};
-use dengine_kv::{MembershipChange, StateMachine};
+use dengine_kv::StateMachine;
 use dengine_log::memory::MemoryDisk;
-use dengine_log::{Batch, Log, LogError, LogOptions, LogReader, Position, Recovered};
+use dengine_log::{Log, LogError, LogOptions, LogReader, Position, Recovered};
 use dengine_raft::consensus::{ConsensusConfig, State};
 use dengine_raft::replica::{
-    Applier, Keeper, LogWriter, OpenError, Opened, Replica, ReplicaConfig, open_member,
+    Applier, Keeper, LogWriter, OpenError, Opened, Replica, ReplicaConfig, first_batch, open_member,
 };
 use dengine_snapshot::{Folders, SnapshotError, Staging};
-use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
+use dengine_types::{ClusterId, HardState};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -86,29 +85,9 @@ impl Member {
         let opened = Log::open(self.disk.clone(), self.options(sim, &settings));
         let (mut log, _) = opened.expect("a new disk works");
         if first {
-            log.append(&self.first_batch()).expect("a new disk works");
+            let batch = first_batch(CLUSTER, self.record.clone());
+            log.append(&batch).expect("a new disk works");
             log.sync().expect("a new disk works");
-        }
-    }
-
-    fn first_batch(&self) -> Batch {
-        let change = MembershipChange::Bootstrap {
-            cluster_id: CLUSTER,
-            member: self.record.clone(),
-        };
-        Batch {
-            hard_state: Some(HardState {
-                term: Term(1),
-                vote: MemberId(0),
-                commit: Index(1),
-            }),
-            entries: vec![Entry {
-                index: Index(1),
-                term: Term(1),
-                kind: EntryKind::Membership,
-                context: Bytes::new(),
-                data: change.encode(),
-            }],
         }
     }
 
