@@ -6,7 +6,7 @@ use std::sync::Arc;
 pub use dengine_data_dir::DataDirError;
 use dengine_kv::StoreError;
 use dengine_log::{DiskError, LogError};
-use dengine_raft::consensus::Divergence;
+use dengine_raft::Divergence;
 pub use dengine_raft::replica::{LeaderHint, RequestError};
 use dengine_snapshot::SnapshotError;
 

@@ -3,7 +3,7 @@
 //!
 //! What may not live here: streams and clocks. The simulator, which has one thread, runs the queue without this.
 
-use crate::consensus::Outbound;
+use crate::output::Outbound;
 use crate::peer_queue::{Dropped, PeerQueue, QueueLimits};
 use bytes::Bytes;
 use dengine_planted::planted;

@@ -8,7 +8,7 @@
 //!
 //! What may not live here: clocks, sockets, and what messages mean.
 
-use crate::consensus::Outbound;
+use crate::output::Outbound;
 use bytes::Bytes;
 use dengine_planted::planted;
 use std::collections::VecDeque;

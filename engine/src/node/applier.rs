@@ -1,23 +1,33 @@
 //! The thread that applies committed entries and answers those who proposed them.
 
+use super::callers::Committed;
 use super::flusher::FlushTrigger;
-use super::input::{Channels, Input};
+use super::inbox::ToReplica;
 use super::metrics;
 use super::own_entry::tell_if_removed;
+use super::waiters::Awaited;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 use dengine_kv::{Membership, StoreError};
 use dengine_raft::channel::{Receiver, Sender};
-use dengine_raft::replica::{self, AppliedRange, Applier, ApplyJob};
+use dengine_raft::replica::{AppliedRange, Applier};
+use dengine_raft::{ApplyJob, Input, Token};
 use dengine_types::{MemberId, Revision};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
 
+/// What the thread is given: entries, and who waits for some of them.
+pub(super) struct Apply {
+    pub(super) job: ApplyJob,
+    pub(super) callers: Vec<(Token, Awaited)>,
+}
+
 pub(super) struct ApplyThread {
     pub(super) own: MemberId,
-    pub(super) applier: Applier<RocksStore, Channels>,
-    pub(super) replica: Sender<Input>,
+    pub(super) applier: Applier<RocksStore>,
+    pub(super) callers: Committed,
+    pub(super) replica: Sender<ToReplica>,
     pub(super) membership: watch::Sender<Arc<Membership>>,
     /// Wakes watchers, and readers that wait for a revision.
     pub(super) revision: watch::Sender<Revision>,
@@ -27,10 +37,10 @@ pub(super) struct ApplyThread {
 impl ApplyThread {
     /// Works until the replica thread lets go of the queue, then flushes so that the next start has
     /// little to replay.
-    pub(super) fn run(mut self, jobs: &Receiver<ApplyJob<Channels>>) {
+    pub(super) fn run(mut self, jobs: &Receiver<Apply>) {
         while let Ok(job) = jobs.recv() {
             if let Err(error) = self.work(job, jobs) {
-                let failed = Input::Failed(Fatal::State(error));
+                let failed = ToReplica::Failed(Fatal::State(error));
                 // If the replica is gone too, somebody reported before us.
                 let _ = self.replica.send(failed);
                 return;
@@ -41,18 +51,20 @@ impl ApplyThread {
         }
     }
 
-    fn work(
-        &mut self,
-        first: ApplyJob<Channels>,
-        jobs: &Receiver<ApplyJob<Channels>>,
-    ) -> Result<(), StoreError> {
+    fn work(&mut self, first: Apply, jobs: &Receiver<Apply>) -> Result<(), StoreError> {
         let mut first = Some(first);
         loop {
             let start = Instant::now();
             let queued = first.take().into_iter().chain(jobs.try_iter());
-            let Some(applied) = self.applier.work(queued)? else {
+            let queued = queued.map(|Apply { job, callers }| {
+                self.callers.add(callers);
+                job
+            });
+            let Some(done) = self.applier.work(queued)? else {
                 return Ok(());
             };
+            self.callers.answer(done.answers);
+            let applied = done.range;
             ::metrics::histogram!(metrics::APPLY_SECONDS).record(start.elapsed().as_secs_f64());
             ::metrics::counter!(metrics::APPLIED_ENTRIES_TOTAL).increment(applied.entries as u64);
             self.report(applied);
@@ -69,6 +81,6 @@ impl ApplyThread {
             .send_if_modified(|known| std::mem::replace(known, revision) != revision);
         self.flush.applied(applied.bytes);
         // If the replica is gone, nobody needs to know.
-        let _ = self.replica.send(replica::Input::Applied(applied).into());
+        let _ = self.replica.send(Input::Applied(applied).into());
     }
 }

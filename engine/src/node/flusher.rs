@@ -2,13 +2,13 @@
 //!
 //! Beside the applier, not in it: a flush waits for the disk, and nobody's write should.
 
-use super::input::Input;
+use super::inbox::ToReplica;
 use super::space::Space;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 use dengine_kv::{Flusher, StoreError};
+use dengine_raft::Input;
 use dengine_raft::channel::Sender;
-use dengine_raft::replica;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// What a flush writes besides the records: where they lie in the new file, and that there is one.
@@ -59,7 +59,7 @@ impl FlushTrigger {
 pub(super) fn run(
     flusher: &Flusher<RocksStore>,
     requests: &Receiver<()>,
-    replica: &Sender<Input>,
+    replica: &Sender<ToReplica>,
     space: &Space,
 ) {
     while requests.recv().is_ok() {
@@ -71,7 +71,7 @@ pub(super) fn run(
             Ok(index) => {
                 tracing::debug!(index = index.0, "flushed the state machine");
                 // If the replica is gone, nobody needs to know.
-                let _ = replica.send(replica::Input::Flushed(index).into());
+                let _ = replica.send(Input::Flushed(index).into());
             }
             // It is asked for again when the log is full.
             Err(error @ StoreError::NoSpace { .. }) => {
@@ -79,7 +79,7 @@ pub(super) fn run(
             }
             Err(error) => {
                 // If the replica is gone too, somebody reported before us.
-                let _ = replica.send(Input::Failed(Fatal::State(error)));
+                let _ = replica.send(ToReplica::Failed(Fatal::State(error)));
                 return;
             }
         }

@@ -1,7 +1,7 @@
 //! The thread that keeps the store small: proposes compactions and expiries while this member leads, and
 //! removes what was compacted.
 
-use super::input::{Input, Reply, Request};
+use super::inbox::{Reply, ToReplica};
 use super::space::{HandOvers, Space, ToldLow};
 use super::status::{NodeStatus, Role};
 use super::{clock, metrics};
@@ -9,7 +9,8 @@ use crate::error::Fatal;
 use crate::storage::RocksStore;
 use dengine_kv::{Collector, ReadError, StoreError};
 use dengine_raft::channel::{Receiver, Sender};
-use dengine_raft::replica::{self, CommandGate, Keeper, Successor};
+use dengine_raft::replica::{CommandGate, Keeper};
+use dengine_raft::{Input, Successor};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ pub(super) struct KeeperThread {
     /// It works for as long as this thread does.
     pub(super) _reclaimer_lives: Sender<()>,
     pub(super) status: watch::Receiver<NodeStatus>,
-    pub(super) replica: Sender<Input>,
+    pub(super) replica: Sender<ToReplica>,
     pub(super) space: Arc<Space>,
     pub(super) hand_overs: HandOvers,
     pub(super) told_low: ToldLow,
@@ -42,7 +43,7 @@ impl KeeperThread {
         while stop.recv_timeout(self.keeper.pause()) == Err(RecvTimeoutError::Timeout) {
             if let Err(error) = self.work() {
                 // If the replica is gone too, somebody reported before us.
-                let failed = Input::Failed(Fatal::State(of_the_store(error)));
+                let failed = ToReplica::Failed(Fatal::State(of_the_store(error)));
                 let _ = self.replica.send(failed);
                 return;
             }
@@ -60,7 +61,7 @@ impl KeeperThread {
             .work(leads, self.command_gate.version(), clock::now)?;
         if !commands.is_empty() {
             // If the replica is gone, nobody needs to know.
-            let _ = self.replica.send(replica::Input::Propose(commands).into());
+            let _ = self.replica.send(Input::Propose(commands).into());
         }
         self.look_at_disk(leads.is_some(), stalled);
         self.collect()
@@ -71,7 +72,7 @@ impl KeeperThread {
         let low = self.space.is_low();
         if self.told_low.is_due(low, Instant::now()) {
             // If the replica is gone, nobody needs to know.
-            let _ = self.replica.send(replica::Input::LowOnSpace(low).into());
+            let _ = self.replica.send(Input::LowOnSpace(low).into());
         }
         if self
             .hand_overs
@@ -92,9 +93,8 @@ impl KeeperThread {
 
     fn hand_over(&self, to: Successor) {
         let (caller, _) = Reply::channel();
-        let transfer = Request::Transfer { to, caller };
         // If the replica is gone, nobody needs to know.
-        let _ = self.replica.send(transfer.into());
+        let _ = self.replica.send(ToReplica::Transfer(to, caller));
     }
 
     /// Keeps up with any rate of writes, and still lets the rest of the work have its turn. What finds no space waits for the next time.

@@ -1,7 +1,7 @@
 //! The thread that makes the log durable: one write and one `fdatasync` for all that queued meanwhile. What is done when is core's to
 //! say ([`LogWriter`]).
 
-use super::input::Input;
+use super::inbox::ToReplica;
 use super::log_filler::LogFiller;
 use super::space::Space;
 use super::{clock, metrics};
@@ -10,8 +10,8 @@ use crate::error::{Fatal, StartError};
 use dengine_data_dir::PowerGuard;
 use dengine_log::{Filled, Log, LogError, RealDisk};
 use dengine_raft::channel::{Receiver, Sender};
-use dengine_raft::consensus::AppendId;
-use dengine_raft::replica::{self, LogJob, LogStep, LogWriter, SyncRule};
+use dengine_raft::replica::{LogStep, LogWriter, SyncRule};
+use dengine_raft::{AppendId, Input, LogJob};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub(super) struct LogThread {
     log: Log<RealDisk>,
     writer: LogWriter,
     filler: LogFiller,
-    replica: Sender<Input>,
+    replica: Sender<ToReplica>,
     fatal: watch::Sender<Option<Fatal>>,
     /// Remembers over the end of the process that acknowledged writes may be missing on the disk.
     power: PowerGuard,
@@ -36,7 +36,7 @@ pub(super) struct LogThread {
 impl LogThread {
     pub(super) fn new(
         log: Log<RealDisk>,
-        replica: Sender<Input>,
+        replica: Sender<ToReplica>,
         fatal: watch::Sender<Option<Fatal>>,
         power: PowerGuard,
         space: Arc<Space>,
@@ -62,7 +62,7 @@ impl LogThread {
             let fatal = Fatal::Log(Arc::new(error));
             // Not only to the replica, which is gone before the last sync when the member stops.
             self.fatal.send_replace(Some(fatal.clone()));
-            let _ = self.replica.send(Input::Failed(fatal));
+            let _ = self.replica.send(ToReplica::Failed(fatal));
         }
     }
 
@@ -111,7 +111,7 @@ impl LogThread {
     fn tell(&self, id: AppendId, entries: usize) {
         ::metrics::histogram!(metrics::LOG_BATCH_ENTRIES).record(entries as f64);
         // If the replica is gone, nobody needs to know.
-        let _ = self.replica.send(replica::Input::Persisted(id).into());
+        let _ = self.replica.send(Input::Persisted(id).into());
     }
 
     /// Logs it once, until it has written something.
@@ -123,7 +123,7 @@ impl LogThread {
         if !told {
             tracing::error!(%error, "the disk is full; this member waits for space");
         }
-        let _ = self.replica.send(replica::Input::LogFull.into());
+        let _ = self.replica.send(Input::LogFull.into());
     }
 
     /// Takes what queued, or waits for it, so long at most. Says whether more may come: a member that stops has promised nothing of

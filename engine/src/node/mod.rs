@@ -16,9 +16,10 @@
 
 mod applier;
 mod bootstrap;
+mod callers;
 mod clock;
 mod flusher;
-mod input;
+mod inbox;
 mod install;
 mod keeper;
 mod log_filler;
@@ -45,12 +46,13 @@ use answers::Held;
 use dengine_data_dir::{DataDir, Identity};
 use dengine_kv as kv;
 use dengine_kv::{Member, Membership, MembershipChange, Reader};
+pub use dengine_raft::Written;
 pub(crate) use dengine_raft::answers;
-use dengine_raft::replica::{ChangeStep, Changed, Changing, MembershipRequest, Successor};
-pub use dengine_raft::replica::{NewMember, Written};
+pub use dengine_raft::replica::NewMember;
+use dengine_raft::replica::{ChangeStep, Changed, Changing, MembershipRequest};
+use dengine_raft::{Confirm, Successor};
 use dengine_types::{ClusterId, Index, MemberId, Revision, Term};
-use input::Request;
-pub(crate) use input::{Input, PeerStream};
+pub(crate) use inbox::{PeerStream, ToReplica};
 use install::Install;
 use running::Running;
 use std::net::IpAddr;
@@ -221,8 +223,7 @@ impl Node {
     /// # Errors
     /// No quorum confirmed it in time; nothing was changed.
     pub async fn read_barrier(&self) -> Result<(), RequestError> {
-        let read = |caller| Request::Read { caller }.into();
-        self.unless_stopped(self.running()?.confirm_read(read).await)
+        self.unless_stopped(self.running()?.confirm_read(Confirm::Quorum).await)
     }
 
     /// The same as [`Node::read_barrier`], and while this member leads and holds a lease, without asking
@@ -235,8 +236,7 @@ impl Node {
         if running.lease_covers() {
             return Ok(());
         }
-        let read = |caller| Request::LeaseRead { caller }.into();
-        self.unless_stopped(running.confirm_read(read).await)
+        self.unless_stopped(running.confirm_read(Confirm::Lease).await)
     }
 
     /// How many bytes of a client's writes wait to be acknowledged.
@@ -341,7 +341,7 @@ impl Node {
     /// This member does not lead.
     pub async fn members(&self) -> Result<MembersView, RequestError> {
         self.read_barrier().await?;
-        self.unless_stopped(self.running()?.request(REQUESTS, Input::Members).await)
+        self.unless_stopped(self.running()?.request(REQUESTS, ToReplica::Members).await)
     }
 
     /// Adds a member that gets the log and does not vote. Idempotent by folder id. This member must lead.
@@ -402,7 +402,7 @@ impl Node {
     }
 
     async fn transfer(&self, to: Successor) -> Result<Term, RequestError> {
-        let transfer = |caller| Request::Transfer { to, caller }.into();
+        let transfer = |caller| ToReplica::Transfer(to, caller);
         self.unless_stopped(self.running()?.request(REQUESTS, transfer).await)
     }
 

@@ -1,6 +1,5 @@
 //! From what a data folder holds to a member: its log, its state, and the replica on top of both.
 
-use super::input::Channels;
 use super::running::Start;
 use super::space::{Look, Space};
 use crate::config::Config;
@@ -164,7 +163,7 @@ pub(super) fn restore(
     machine: &StateMachine<RocksStore>,
     log: &Log<RealDisk>,
     recovered: &Recovered,
-) -> Replica<LogReader<RealDisk>, Channels> {
+) -> Replica<LogReader<RealDisk>> {
     let limits = &start.config.limits;
     let message_bytes = transport::message_bytes(&start.config) as u64;
     let config = ConsensusConfig {

@@ -1,7 +1,9 @@
 //! The thread that decides: takes what queued, asks the replica what follows, and has it done.
 
+use super::applier::Apply;
+use super::callers::Callers;
 use super::flusher::FlushRequests;
-use super::input::{Channels, Input};
+use super::inbox::ToReplica;
 use super::install::Install;
 use super::snapshots::Snapshots;
 use super::space::Space;
@@ -17,8 +19,9 @@ use dengine_data_dir::{HistoryGuard, Identity};
 use dengine_kv::Reader;
 use dengine_log::{LogReader, RealDisk};
 use dengine_raft::channel::{Receiver, Sender};
-use dengine_raft::consensus::{Divergence, Role as RaftRole, State};
-use dengine_raft::replica::{self, ApplyJob, Caller, Counts, Effect, LogJob, Replica, Role};
+use dengine_raft::consensus::{Role as RaftRole, State};
+use dengine_raft::replica::{Counts, Replica, Role};
+use dengine_raft::{Divergence, Input, LogJob, Output, Token};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
@@ -34,9 +37,10 @@ pub(super) struct ReplicaThread {
     pub(super) config: Config,
     pub(super) identity: Identity,
     pub(super) folder_id: String,
-    pub(super) replica: Replica<LogReader<RealDisk>, Channels>,
+    pub(super) replica: Replica<LogReader<RealDisk>>,
+    pub(super) callers: Callers,
     pub(super) log_jobs: Sender<LogJob>,
-    pub(super) apply_jobs: Sender<ApplyJob<Channels>>,
+    pub(super) apply_jobs: Sender<Apply>,
     pub(super) flush: FlushRequests,
     pub(super) peers: Peers,
     pub(super) reader: Reader<RocksStore>,
@@ -59,33 +63,35 @@ pub(super) struct ReplicaThread {
 
 impl ReplicaThread {
     /// Works until it is told to stop or something fails.
-    pub(super) fn run(mut self, input: &Receiver<Input>) {
+    pub(super) fn run(mut self, inbox: &Receiver<ToReplica>) {
         let mut turn = Instant::now();
         let mut next_tick = turn + self.config.tick();
         loop {
             // Read after the inputs were taken in: leases are judged by it.
-            let effects = self.replica.effects(clock::now());
+            let is_gone = |token| self.callers.is_gone(token);
+            let outputs = self.replica.outputs(clock::now(), &is_gone);
             let decided = Instant::now();
-            for effect in effects {
-                self.stages.observe(&effect, decided);
-                if self.carry_out(effect).is_break() {
+            for output in outputs {
+                self.stages.observe(&output, decided);
+                if self.carry_out(output).is_break() {
                     return;
                 }
             }
             ::metrics::histogram!(metrics::REPLICA_TURN_SECONDS).record(turn.elapsed());
             let wait = next_tick.saturating_duration_since(Instant::now());
-            let first = match input.recv_timeout(wait) {
+            let first = match inbox.recv_timeout(wait) {
                 Ok(first) => Some(first),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             turn = Instant::now();
-            if self.take_in(first, input).is_break() {
+            if self.take_in(first, inbox).is_break() {
                 return;
             }
             let now = Instant::now();
             if now >= next_tick {
-                self.handle(replica::Input::Tick);
+                self.handle(Input::Tick);
+                self.callers.prune();
                 if self.replica.consensus().snapshot_index().is_none() {
                     self.snapshots.forget();
                 }
@@ -97,19 +103,35 @@ impl ReplicaThread {
         }
     }
 
-    fn take_in(&mut self, first: Option<Input>, input: &Receiver<Input>) -> ControlFlow<()> {
-        let queued = input.try_iter();
-        let inputs = first.into_iter().chain(queued);
-        for input in inputs.take(INPUTS_PER_ROUND_MAX) {
-            self.on_input(input)?;
+    fn take_in(
+        &mut self,
+        first: Option<ToReplica>,
+        inbox: &Receiver<ToReplica>,
+    ) -> ControlFlow<()> {
+        let queued = inbox.try_iter();
+        let all = first.into_iter().chain(queued);
+        for told in all.take(INPUTS_PER_ROUND_MAX) {
+            self.on_told(told)?;
         }
         ControlFlow::Continue(())
     }
 
-    fn on_input(&mut self, input: Input) -> ControlFlow<()> {
-        match input {
-            Input::Replica(input) => self.handle(input),
-            Input::Message {
+    fn on_told(&mut self, told: ToReplica) -> ControlFlow<()> {
+        match told {
+            ToReplica::Input(input) => self.handle(input),
+            ToReplica::Write(write, caller) => {
+                let token = self.name(|callers, token| callers.write(token, caller));
+                self.handle(Input::Write { token, write });
+            }
+            ToReplica::Read(confirm, caller) => {
+                let token = self.name(|callers, token| callers.read(token, caller));
+                self.handle(Input::Read { token, confirm });
+            }
+            ToReplica::Transfer(to, caller) => {
+                let token = self.name(|callers, token| callers.transfer(token, caller));
+                self.handle(Input::Transfer { token, to });
+            }
+            ToReplica::Message {
                 from,
                 bytes,
                 permit,
@@ -117,61 +139,80 @@ impl ReplicaThread {
             } => {
                 if !stream.is_refused() {
                     let before = self.replica.counts().peer_messages_refused;
-                    self.handle(replica::Input::Message { from, bytes });
+                    self.handle(Input::Message { from, bytes });
                     if self.replica.counts().peer_messages_refused > before {
                         stream.refuse();
                     }
                 }
                 drop(permit);
             }
-            Input::Members(reply) => reply.answer(self.members()),
-            Input::SnapshotMade(made) => {
+            ToReplica::Members(reply) => reply.answer(self.members()),
+            ToReplica::SnapshotMade(made) => {
                 let meta = self.snapshots.keep(made);
-                self.handle(replica::Input::SnapshotMade(meta));
+                self.handle(Input::SnapshotMade(meta));
             }
-            Input::Failed(fatal) => {
+            ToReplica::Failed(fatal) => {
                 tracing::error!(%fatal, "this member cannot go on");
                 self.fatal.send_replace(Some(fatal));
                 return ControlFlow::Break(());
             }
-            Input::Stop => return ControlFlow::Break(()),
+            ToReplica::Stop => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())
     }
 
-    fn handle(&mut self, input: replica::Input<Channels>) {
+    fn handle(&mut self, input: Input) {
         self.replica.handle(input, clock::now());
     }
 
-    fn carry_out(&mut self, effect: Effect<Channels>) -> ControlFlow<()> {
-        match effect {
+    /// A token for what somebody waits for from now on.
+    fn name(&mut self, waits: impl FnOnce(&mut Callers, Token)) -> Token {
+        let token = self.replica.name();
+        waits(&mut self.callers, token);
+        token
+    }
+
+    fn carry_out(&mut self, output: Output) -> ControlFlow<()> {
+        match output {
             // If the log writer or the applier is gone it has reported why, and that ends this thread.
-            Effect::Log(job) => drop(self.log_jobs.send(job)),
-            Effect::Apply(job) => drop(self.apply_jobs.send(job)),
-            Effect::Send(messages) => self.peers.send(messages),
-            Effect::StateChanged(state) => self.on_state(state),
-            Effect::PeerRefused(refusal) => {
+            Output::Log(job) => drop(self.log_jobs.send(job)),
+            Output::Apply(job) => {
+                let callers = self.callers.of(&job);
+                drop(self.apply_jobs.send(Apply { job, callers }));
+            }
+            Output::Send(messages) => self.peers.send(messages),
+            Output::MayRead { tokens, .. } => self.callers.may_read(&tokens),
+            Output::Refused { tokens, error } => {
+                for token in tokens {
+                    self.callers.refuse(token, error.clone());
+                }
+            }
+            Output::Lost(token) => self.callers.refuse(token, RequestError::lost()),
+            Output::Forgotten(token) => self.callers.forget(token),
+            Output::Transferred { token, term } => self.callers.transferred(token, term),
+            Output::StateChanged(state) => self.on_state(state),
+            Output::PeerRefused(refusal) => {
                 ::metrics::counter!(metrics::PEER_MESSAGES_REFUSED_TOTAL).increment(1);
                 if let Some(unlogged) = self.refusals.next() {
                     tracing::warn!(%refusal, unlogged, "refused a peer's message");
                 }
             }
-            Effect::Flush => {
+            Output::Flush => {
                 self.flush.ask();
             }
-            Effect::MakeSnapshot => self.snapshots.make(),
-            Effect::SendSnapshot { to, message } => match self.snapshots.made.clone() {
+            Output::MakeSnapshot => self.snapshots.make(),
+            Output::SendSnapshot { to, message } => match self.snapshots.made.clone() {
                 Some(snapshot) if snapshot.answers(&message) => {
                     self.peers.send_snapshot(to, message, snapshot);
                 }
-                _ => self.handle(replica::Input::SnapshotSent { to, ok: false }),
+                _ => self.handle(Input::SnapshotSent { to, ok: false }),
             },
-            Effect::DiscardStaged => self.snapshots.discard_staged(),
-            Effect::Diverged(divergence) => {
+            Output::DiscardStaged => self.snapshots.discard_staged(),
+            Output::Diverged(divergence) => {
                 self.give_up(divergence);
                 return ControlFlow::Break(());
             }
-            Effect::Install { base, hard_state } => {
+            Output::Install { base, hard_state } => {
                 // If nobody installs it, the node is gone and this thread with it.
                 let _ = self.installs.send(Install { base, hard_state });
                 return ControlFlow::Break(());

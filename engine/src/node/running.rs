@@ -2,9 +2,10 @@
 
 use super::Written;
 use super::applier::ApplyThread;
+use super::callers::{Callers, Committed};
 use super::clock;
 use super::flusher::{self, FlushRequests, FlushTrigger};
-use super::input::{Answer, Input, Reply, Request};
+use super::inbox::{Answer, Reply, ToReplica};
 use super::install::Install;
 use super::keeper::KeeperThread;
 use super::log_writer::LogThread;
@@ -33,9 +34,9 @@ use dengine_log::RealDisk;
 use dengine_raft::answers::Held;
 use dengine_raft::channel::{Sender, channel};
 use dengine_raft::replica::{
-    Applier, Caller as _, CommandGate, Counts, EncodedCommand, Keeper, LeaseView, Opened,
-    WriteAnswers,
+    Applier, CommandGate, Counts, Keeper, LeaseView, Opened, WriteAnswers,
 };
+use dengine_raft::{Confirm, EncodedCommand, Input, Write};
 use dengine_snapshot::{SnapshotError, Staging};
 use dengine_types::{Index, Revision};
 use std::net::IpAddr;
@@ -76,7 +77,7 @@ pub(super) struct Start {
 pub(super) struct Running {
     identity: Identity,
     config: Config,
-    inbox: Sender<Input>,
+    inbox: Sender<ToReplica>,
     writes: Semaphore,
     write_bytes: WriteBytes,
     reads: Semaphore,
@@ -177,6 +178,7 @@ impl Running {
             identity: start.identity,
             folder_id: start.folder_id,
             replica,
+            callers: Callers::default(),
             log_jobs,
             apply_jobs,
             flush: flush_requests.clone(),
@@ -203,6 +205,7 @@ impl Running {
         let applier = ApplyThread {
             own,
             applier: Applier::new(machine),
+            callers: Committed::default(),
             replica: inbox.clone(),
             membership,
             revision: start.revision,
@@ -306,7 +309,7 @@ impl Running {
             .map_err(|error| RequestError::Storage(error.to_string()))?
             .map_err(|error| RequestError::Storage(error.to_string()))?;
         self.inbox
-            .send(dengine_raft::replica::Input::Flushed(index).into())
+            .send(Input::Flushed(index).into())
             .map_err(|_| RequestError::ShuttingDown)?;
         Ok(index)
     }
@@ -361,11 +364,7 @@ impl Running {
                 Some(waiters) => caller.by(waiters, place),
                 None => caller,
             };
-            Request::Write {
-                command,
-                caller,
-                from,
-            }
+            (Write::Command { command, from }, caller)
         };
         let latest = waiters.as_ref().and_then(|waiters| waiters.latest());
         let (written, held) = self.propose(count, held, latest, propose).await;
@@ -397,11 +396,14 @@ impl Running {
         count: usize,
         held: Option<Held>,
         until: Option<Instant>,
-        mut make: impl FnMut(Awaited) -> Request,
+        mut make: impl FnMut(Awaited) -> (Write, Awaited),
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let begin = Instant::now();
         let (replies, mut answers) = WriteAnswers::of(count, held);
-        let all = replies.map(|caller| make(Awaited::from(caller)).into());
+        let all = replies.map(|reply| {
+            let (write, caller) = make(Awaited::from(reply));
+            ToReplica::Write(write, caller)
+        });
         if let Err(SendError(unsent)) = self.inbox.send_all(all.collect()) {
             unsent.into_iter().for_each(refuse);
         }
@@ -418,28 +420,27 @@ impl Running {
     /// Replicates a membership change.
     pub(super) async fn change(&self, change: MembershipChange) -> Result<Written, RequestError> {
         let mut change = Some(change);
-        let propose = |caller| Request::Change {
-            change: change.take().expect("there is one reply"),
-            caller,
+        let propose = |caller| {
+            let change = change.take().expect("there is one reply");
+            (Write::Change(change), caller)
         };
         let written = self.propose(1, None, None, propose).await.0.pop();
         written.expect("one answer to one change")
     }
 
-    /// See [`Request::settle`].
+    /// See [`Write::settle`].
     pub(super) async fn settle(&self) -> Result<Written, RequestError> {
         let _place = self.place()?;
-        let written = self.propose(1, None, None, Request::settle).await.0.pop();
+        let propose = |caller| (Write::settle(), caller);
+        let written = self.propose(1, None, None, propose).await.0.pop();
         written.expect("one answer to one write")
     }
 
     /// Waits until a quorum, or the lease, has confirmed a read.
-    pub(super) async fn confirm_read(
-        &self,
-        make: impl FnOnce(Reply<()>) -> Input,
-    ) -> Result<(), RequestError> {
+    pub(super) async fn confirm_read(&self, confirm: Confirm) -> Result<(), RequestError> {
         let begin = Instant::now();
-        self.request("reads that wait for a quorum", make).await?;
+        let read = |caller| ToReplica::Read(confirm, caller);
+        self.request("reads that wait for a quorum", read).await?;
         ::metrics::histogram!(metrics::READ_CONFIRM_SECONDS).record(begin.elapsed());
         Ok(())
     }
@@ -448,7 +449,7 @@ impl Running {
     pub(super) async fn request<T>(
         &self,
         what: &'static str,
-        make: impl FnOnce(Reply<T>) -> Input,
+        make: impl FnOnce(Reply<T>) -> ToReplica,
     ) -> Result<T, RequestError> {
         let _count = self.reads.try_acquire().map_err(|_| RequestError::Busy {
             what,
@@ -464,7 +465,7 @@ impl Running {
         }
     }
 
-    fn ask<T>(&self, make: impl FnOnce(Reply<T>) -> Input) -> Result<Answer<T>, RequestError> {
+    fn ask<T>(&self, make: impl FnOnce(Reply<T>) -> ToReplica) -> Result<Answer<T>, RequestError> {
         let (reply, answer) = Reply::channel();
         self.inbox
             .send(make(reply))
@@ -483,7 +484,7 @@ impl Running {
 
     fn ask_to_stop(&self) {
         // If the replica has ended already, the others have too, or are about to.
-        let _ = self.inbox.send(Input::Stop);
+        let _ = self.inbox.send(ToReplica::Stop);
         // After that: it is no failure then.
         self.store.end_patience();
     }
@@ -511,11 +512,11 @@ fn join(threads: Vec<JoinHandle<()>>) {
 
 /// Whoever reads tells its own caller what is wrong. Damage ends the member besides, as it does where entries are applied: what it can
 /// not read any more others have, and whoever looks after it replaces it.
-fn end_when_damaged(machine: &StateMachine<RocksStore>, replica: &Sender<Input>) {
+fn end_when_damaged(machine: &StateMachine<RocksStore>, replica: &Sender<ToReplica>) {
     let replica = replica.clone();
     machine.on_damage(move |error| {
         // If the replica is gone, somebody reported before, or a snapshot replaces this state.
-        let _ = replica.send(Input::Failed(Fatal::State(error)));
+        let _ = replica.send(ToReplica::Failed(Fatal::State(error)));
     });
 }
 
@@ -528,11 +529,8 @@ fn merge<'a>(all: &mut Option<SemaphorePermit<'a>>, more: SemaphorePermit<'a>) {
 }
 
 /// Answers a request that never reached the replica, which has ended.
-fn refuse(input: Input) {
-    if let Input::Replica(dengine_raft::replica::Input::Request(
-        Request::Write { caller, .. } | Request::Change { caller, .. },
-    )) = input
-    {
+fn refuse(unsent: ToReplica) {
+    if let ToReplica::Write(_, caller) = unsent {
         caller.answer(Err(RequestError::ShuttingDown));
     }
 }

@@ -1,7 +1,7 @@
 //! Snapshots of this member's state for others, and what was received for this one.
 
 use super::flusher::{NoRoom, check_room};
-use super::input::Input;
+use super::inbox::ToReplica;
 use super::space::Space;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
@@ -9,8 +9,8 @@ use crate::transport::{CheckpointFolder, Incoming, OutgoingSnapshot};
 use dengine_data_dir::SnapshotPaths;
 use dengine_kv::{Flusher, StoreError};
 use dengine_log::RealDisk;
+use dengine_raft::SnapshotMeta;
 use dengine_raft::channel::Sender;
-use dengine_raft::consensus::SnapshotMeta;
 use dengine_snapshot::{Checkpoint as _, Outgoing, SnapshotError, SnapshotId, describe};
 use dengine_types::ClusterId;
 use std::path::Path;
@@ -24,7 +24,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(5);
 pub(super) struct Snapshots {
     pub(super) maker: Maker,
     pub(super) runtime: tokio::runtime::Handle,
-    pub(super) inbox: Sender<Input>,
+    pub(super) inbox: Sender<ToReplica>,
     pub(super) incoming: Incoming,
     /// The one that followers are sent; at most one exists.
     pub(super) made: Option<Arc<OutgoingSnapshot>>,
@@ -55,7 +55,7 @@ enum MakeError {
 }
 
 impl Snapshots {
-    /// Makes a snapshot in place of the last one, and reports ([`Input::SnapshotMade`]).
+    /// Makes a snapshot in place of the last one, and reports ([`ToReplica::SnapshotMade`]).
     pub(super) fn make(&mut self) {
         self.forget();
         let (maker, inbox) = (self.maker.clone(), self.inbox.clone());
@@ -87,7 +87,7 @@ impl Snapshots {
 
 /// Makes it on a thread for that, and says what came of it, after this time if nothing did.
 async fn report(
-    inbox: Sender<Input>,
+    inbox: Sender<ToReplica>,
     retry_delay: Duration,
     make: impl FnOnce() -> Result<Made, MakeError> + Send + 'static,
 ) {
@@ -97,7 +97,7 @@ async fn report(
         Ok(made) => Some(made),
         Err(MakeError::Store(error @ StoreError::Corrupt(_))) => {
             // Its files are the state's own. If the replica is gone, somebody reported before.
-            let _ = inbox.send(Input::Failed(Fatal::State(error)));
+            let _ = inbox.send(ToReplica::Failed(Fatal::State(error)));
             return;
         }
         Err(error) => {
@@ -107,7 +107,7 @@ async fn report(
         }
     };
     // If the replica is gone, nobody needs to know.
-    let _ = inbox.send(Input::SnapshotMade(made));
+    let _ = inbox.send(ToReplica::SnapshotMade(made));
 }
 
 impl Maker {
@@ -143,7 +143,7 @@ mod tests {
     async fn a_panic_while_a_snapshot_is_made_is_told_to_the_replica() {
         let (inbox, told) = dengine_raft::channel::channel();
         report(inbox, Duration::ZERO, || panic!("on purpose")).await;
-        assert!(matches!(told.try_recv(), Ok(Input::SnapshotMade(None))));
+        assert!(matches!(told.try_recv(), Ok(ToReplica::SnapshotMade(None))));
     }
 
     /// It was tried again, for ever.
@@ -152,7 +152,7 @@ mod tests {
         let (inbox, told) = dengine_raft::channel::channel();
         let damaged = || Err(StoreError::Corrupt("a block".to_owned()).into());
         report(inbox, Duration::MAX, damaged).await;
-        let Ok(Input::Failed(Fatal::State(error))) = told.try_recv() else {
+        let Ok(ToReplica::Failed(Fatal::State(error))) = told.try_recv() else {
             panic!("the replica was not told")
         };
         assert!(matches!(error, StoreError::Corrupt(_)));

@@ -2,7 +2,7 @@
 //! that a slow disk, a slow peer and a slow store can be told apart.
 
 use super::metrics;
-use dengine_raft::replica::{ApplyJob, Effect, Env, LogJob};
+use dengine_raft::{LogJob, Output};
 use dengine_types::{Entry, Index};
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -18,10 +18,10 @@ pub(super) struct Stages {
 
 impl Stages {
     /// Takes note of what is about to be carried out.
-    pub(super) fn observe<E: Env>(&mut self, effect: &Effect<E>, now: Instant) {
-        match effect {
-            Effect::Log(LogJob::Append { entries, .. }) => self.append(entries, now),
-            Effect::Apply(ApplyJob::Entries(entries)) => self.commit(entries, now),
+    pub(super) fn observe(&mut self, output: &Output, now: Instant) {
+        match output {
+            Output::Log(LogJob::Append { entries, .. }) => self.append(entries, now),
+            Output::Apply(job) => self.commit(&job.entries, now),
             _ => {}
         }
     }

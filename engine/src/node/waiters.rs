@@ -4,7 +4,8 @@
 
 use crate::error::RequestError;
 use crate::write_bytes::Counting;
-use dengine_raft::replica::{Caller, WriteReply, Written};
+use dengine_raft::Written;
+use dengine_raft::replica::WriteReply;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,6 +82,17 @@ impl Awaited {
         self._counted = Some(Arc::clone(counting));
         self
     }
+
+    /// Whether nobody waits any more.
+    pub(super) fn is_gone(&self) -> bool {
+        let waiter = self.waiter.as_ref();
+        waiter.is_some_and(|(waiters, place)| waiters.has_left(*place, Instant::now()))
+            || self.reply.is_gone()
+    }
+
+    pub(super) fn answer(self, answer: Result<Written, RequestError>) {
+        self.reply.answer(answer);
+    }
 }
 
 /// It is waited for as long as all the others.
@@ -91,18 +103,6 @@ impl From<WriteReply> for Awaited {
             waiter: None,
             _counted: None,
         }
-    }
-}
-
-impl Caller<Written> for Awaited {
-    fn is_gone(&self) -> bool {
-        let waiter = self.waiter.as_ref();
-        waiter.is_some_and(|(waiters, place)| waiters.has_left(*place, Instant::now()))
-            || self.reply.is_gone()
-    }
-
-    fn answer(self, answer: Result<Written, RequestError>) {
-        self.reply.answer(answer);
     }
 }
 
@@ -122,7 +122,7 @@ mod tests {
         let (replies, _answers) = WriteAnswers::of(3, None);
         let replies = replies.map(Awaited::from).enumerate();
         let replies: Vec<_> = replies.map(|(n, it)| it.by(&waiters, n)).collect();
-        let gone = || replies.iter().map(Caller::is_gone).collect::<Vec<_>>();
+        let gone = || replies.iter().map(Awaited::is_gone).collect::<Vec<_>>();
         assert_eq!(gone(), [false, true, false]);
         waiters.cancel(&[3, 9].into());
         assert_eq!(gone(), [false, true, true]);

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::connections::{self, Connections, Http, OnConnection, Sources, WhenFull};
 use crate::error::StartError;
 use crate::files::{self, Use};
-use crate::node::{Input, PeerStream};
+use crate::node::{PeerStream, ToReplica};
 use dengine_data_dir::Identity;
 use dengine_kv::Membership;
 use dengine_protocol::checks::peer::Admitted;
@@ -16,8 +16,9 @@ use dengine_protocol::peer::peer_server::{Peer, PeerServer};
 use dengine_protocol::peer::{
     Ack, Batch, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, snapshot_answer,
 };
+use dengine_raft::Input;
 use dengine_raft::channel;
-use dengine_raft::replica::{self, Announcement};
+use dengine_raft::replica::Announcement;
 use dengine_types::MemberId;
 use std::sync::{Arc, RwLock, RwLockWriteGuard};
 use std::time::Duration;
@@ -53,7 +54,7 @@ pub(crate) struct PeerEntrance {
     pub(crate) introduced: Introduced,
     /// Whom this member follows.
     pub(crate) leader: LeaderNow,
-    pub(crate) inbox: channel::Sender<Input>,
+    pub(crate) inbox: channel::Sender<ToReplica>,
     /// Bounds the bytes that wait for the replica; a stream that finds none waits, and so does its peer.
     pub(crate) permits: Arc<Semaphore>,
     /// How many there are.
@@ -262,7 +263,7 @@ impl PeerEntrance {
     /// As [`Self::admit`].
     fn greet(&self, hello: &Hello) -> Result<Admitted, Status> {
         let admitted = self.admit(hello)?;
-        let announced = replica::Input::Announced {
+        let announced = Input::Announced {
             member: admitted.member,
             by: Announcement::Hello,
             reads_max: admitted.reads_max,
@@ -318,7 +319,7 @@ impl PeerEntrance {
         let message = self.incoming.receive(sender, frames, answers).await?;
         // The log may have told something new about the peer meanwhile.
         self.admit(hello)?;
-        let staged = replica::Input::SnapshotStaged { from, message };
+        let staged = Input::SnapshotStaged { from, message };
         self.inbox.send(staged.into()).map_err(|_| stopping())?;
         let done = snapshot_answer::Kind::Done(SnapshotDone {});
         // The sender may be gone already.
@@ -370,7 +371,7 @@ impl PeerEntrance {
                 .acquire_many_owned(wanted)
                 .await
                 .map_err(|_| stopping())?;
-            let message = Input::Message {
+            let message = ToReplica::Message {
                 from,
                 bytes,
                 permit,

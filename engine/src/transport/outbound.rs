@@ -3,7 +3,7 @@
 use super::snapshot::{OutgoingSnapshot, SnapshotSender};
 use super::{FRAME_BYTES_MAX, Introduced, message_bytes, queue_bytes};
 use crate::config::Config;
-use crate::node::{Input, metrics};
+use crate::node::{ToReplica, metrics};
 use bytes::Bytes;
 use dengine_data_dir::Identity;
 use dengine_kv::Membership;
@@ -12,10 +12,10 @@ use dengine_protocol::checks::peer::{self, PROTOCOL};
 use dengine_protocol::peer::peer_client::PeerClient;
 use dengine_protocol::peer::{Ack, Batch, Frame, Hello, frame};
 use dengine_raft::channel::Sender;
-use dengine_raft::consensus::Outbound;
 use dengine_raft::link_queue::LinkQueue;
 use dengine_raft::peer_queue::{Dropped, QueueLimits};
-use dengine_raft::replica::{self, Announcement};
+use dengine_raft::replica::Announcement;
+use dengine_raft::{Input, Outbound};
 use dengine_types::MemberId;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,13 +48,13 @@ pub(super) struct Own {
     folder_id: String,
     peer_address: String,
     limits: QueueLimits,
-    pub(super) inbox: Sender<Input>,
+    pub(super) inbox: Sender<ToReplica>,
 }
 
 impl Own {
     fn unreachable(&self, member: MemberId) {
         // If the replica is gone, its links are about to be dropped.
-        let _ = self.inbox.send(replica::Input::Unreachable(member).into());
+        let _ = self.inbox.send(Input::Unreachable(member).into());
     }
 
     pub(super) fn hello(&self, to: MemberId) -> Hello {
@@ -71,7 +71,7 @@ impl Own {
 
     /// Tells the replica which commands a peer reads.
     fn note_ack(&self, member: MemberId, ack: &Ack) {
-        let announced = replica::Input::Announced {
+        let announced = Input::Announced {
             member,
             by: Announcement::Ack,
             reads_max: peer::acknowledged(ack),
@@ -149,7 +149,7 @@ impl Peers {
         (runtime, snapshot_runtime): (tokio::runtime::Handle, tokio::runtime::Handle),
         membership: watch::Receiver<Arc<Membership>>,
         introduced: Introduced,
-        inbox: Sender<Input>,
+        inbox: Sender<ToReplica>,
     ) -> Self {
         let own = Arc::new(Own {
             identity,
@@ -179,7 +179,7 @@ impl Peers {
         }
     }
 
-    /// Sends a snapshot; [`replica::Input::SnapshotSent`] tells how that ended.
+    /// Sends a snapshot; [`Input::SnapshotSent`] tells how that ended.
     pub(crate) fn send_snapshot(
         &mut self,
         to: MemberId,
@@ -268,7 +268,7 @@ impl LinkTask {
             self.tell(&status, &mut told);
             if peer::says_removed(&status) {
                 // If the replica is gone, it serves nobody.
-                let _ = self.own.inbox.send(replica::Input::Removed.into());
+                let _ = self.own.inbox.send(Input::Removed.into());
             }
             let pause = self.queue.broke();
             self.own.unreachable(self.to);
@@ -378,7 +378,7 @@ mod tests {
             let input = told.recv_timeout(long).expect("it tries again and again");
             assert!(matches!(
                 input,
-                Input::Replica(replica::Input::Unreachable(MemberId(2)))
+                ToReplica::Input(Input::Unreachable(MemberId(2)))
             ));
         }
         drop(link);

@@ -4,9 +4,8 @@ use std::{collections::VecDeque, error::Error};
 
 use bytes::Bytes;
 use dengine_log::{Batch, Log, LogError, LogOptions, LogReader, memory::MemoryDisk};
-use dengine_raft::consensus::{
-    Action, Consensus, ConsensusConfig, Event, Proposal, Restored, Token,
-};
+use dengine_raft::consensus::{Consensus, ConsensusConfig, Proposal, Restored};
+use dengine_raft::{LogJob, Output};
 use dengine_types::{ClusterId, HardState, Index, MemberId};
 
 const MEMBERS: u64 = 3;
@@ -23,7 +22,6 @@ struct Member {
 pub(crate) struct Cluster {
     members: Vec<Member>,
     in_flight: VecDeque<(MemberId, MemberId, Bytes)>,
-    proposed: u64,
 }
 
 impl Cluster {
@@ -31,14 +29,13 @@ impl Cluster {
         let mut cluster = Cluster {
             members: (1..=MEMBERS).map(member).collect::<Result<_, _>>()?,
             in_flight: VecDeque::new(),
-            proposed: 0,
         };
         // A leader has applied the entry that began its term. Only the first member's time passes.
         for _ in 0..TICKS_MAX {
             if cluster.members[0].applied > 0 {
                 return Ok(cluster);
             }
-            cluster.members[0].consensus.step(Event::Tick)?;
+            cluster.members[0].consensus.tick();
             cluster.settle()?;
         }
         Err("nobody was elected".into())
@@ -47,16 +44,12 @@ impl Cluster {
     /// Replicates commands that were proposed at once, until the leader may apply them.
     pub(crate) fn replicate(&mut self, commands: Vec<Bytes>) -> Result<(), Box<dyn Error>> {
         let until = self.members[0].applied + commands.len() as u64;
-        let proposals = commands.into_iter().map(|data| {
-            self.proposed += 1;
-            Proposal {
-                token: Token(self.proposed),
-                context: Bytes::from_static(&[1; 24]),
-                data,
-            }
+        let proposals = commands.into_iter().map(|data| Proposal {
+            context: vec![1; 24],
+            data,
         });
         let proposals = proposals.collect();
-        self.members[0].consensus.step(Event::Propose(proposals))?;
+        self.members[0].consensus.propose(proposals)?;
         self.settle()?;
         if self.members[0].applied < until {
             return Err("what was proposed was not committed".into());
@@ -69,17 +62,15 @@ impl Cluster {
         loop {
             let mut idle = true;
             for place in 0..self.members.len() {
-                for action in self.members[place].consensus.actions() {
+                for output in self.members[place].consensus.outputs() {
                     idle = false;
-                    self.act(place, action)?;
+                    self.carry_out(place, output)?;
                 }
             }
             while let Some((from, to, bytes)) = self.in_flight.pop_front() {
                 idle = false;
                 let to = (to.0 - 1) as usize;
-                self.members[to]
-                    .consensus
-                    .step(Event::Message { from, bytes })?;
+                self.members[to].consensus.message(from, &bytes)?;
             }
             if idle {
                 return Ok(());
@@ -87,36 +78,32 @@ impl Cluster {
         }
     }
 
-    fn act(&mut self, place: usize, action: Action) -> Result<(), Box<dyn Error>> {
+    fn carry_out(&mut self, place: usize, output: Output) -> Result<(), Box<dyn Error>> {
         let member = &mut self.members[place];
-        match action {
-            Action::Append {
+        match output {
+            Output::Log(LogJob::Append {
                 id,
                 hard_state,
                 entries,
-            } => {
+            }) => {
                 member.log.append(&Batch {
                     hard_state,
                     entries,
                 })?;
-                member.consensus.step(Event::Persisted(id))?;
+                member.consensus.persisted(id);
             }
-            Action::Send(messages) => {
+            Output::Send(messages) => {
                 let from = MemberId(place as u64 + 1);
                 let sent = messages
                     .into_iter()
                     .map(|message| (from, message.to, message.bytes));
                 self.in_flight.extend(sent);
             }
-            Action::Apply(entries) => {
-                let last = entries
-                    .last()
-                    .map_or(Index(member.applied), |entry| entry.index);
+            Output::Apply(job) => {
+                let last = job.entries.last();
+                let last = last.map_or(Index(member.applied), |entry| entry.index);
                 member.applied = last.0;
-                member.consensus.step(Event::Applied {
-                    index: last,
-                    changes: Vec::new(),
-                })?;
+                member.consensus.applied(last, &[]);
             }
             _ => {}
         }

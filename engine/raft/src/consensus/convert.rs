@@ -5,7 +5,7 @@
 //! `ConfChangeV2`'s context, and the envelope is put around it again on the way in.
 
 use super::decode;
-use super::event::{ConfigChange, ConfigChangeKind, Proposal};
+use super::types::{ConfigChange, ConfigChangeKind, Proposal};
 use bytes::Bytes;
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Term};
 use prost_raft::Message as _;
@@ -58,19 +58,19 @@ pub(super) fn is_readable(entry: &eraftpb::Entry) -> bool {
     }
 }
 
-pub(super) fn command_to_raft(proposal: &Proposal) -> eraftpb::Entry {
+pub(super) fn command_to_raft(proposal: Proposal) -> eraftpb::Entry {
     eraftpb::Entry {
-        data: proposal.data.to_vec(),
-        context: proposal.context.to_vec(),
+        data: proposal.data.into(),
+        context: proposal.context,
         ..eraftpb::Entry::default()
     }
 }
 
-pub(super) fn change_to_raft(proposal: &Proposal, change: ConfigChange) -> eraftpb::Entry {
+pub(super) fn change_to_raft(proposal: Proposal, change: ConfigChange) -> eraftpb::Entry {
     eraftpb::Entry {
         entry_type: eraftpb::EntryType::EntryConfChangeV2.into(),
         data: envelope(Some(change), &proposal.data),
-        context: proposal.context.to_vec(),
+        context: proposal.context,
         ..eraftpb::Entry::default()
     }
 }

@@ -1,6 +1,6 @@
 //! Which messages may leave now, and which must wait for the disk.
 
-use super::event::AppendId;
+use crate::input::AppendId;
 use dengine_planted::planted;
 use raft::eraftpb::{Message, MessageType};
 use std::collections::VecDeque;

@@ -1,11 +1,12 @@
-//! Raft, as a synchronous struct that takes [`Event`]s and returns [`Action`]s.
+//! Raft, as a synchronous struct: it is told what happens, and returns [`Output`](crate::Output)s.
+//! [`Replica`](crate::replica::Replica) drives it.
 //!
 //! The algorithm is the `raft` crate's. This module adds what that crate leaves to its user: which
 //! messages may leave before which record is on disk, rounds of linearizable reads, validation of
 //! everything a peer sends, membership changes one at a time, and determinism.
 //!
-//! What may live here: decisions. What may not: clocks (a tick is an event), I/O (an append is an
-//! action), randomness that was not passed in, and any type of the `raft` crate in a public signature.
+//! What may live here: decisions. What may not: clocks (a tick is told), I/O (an append is an
+//! output), randomness that was not passed in, and any type of the `raft` crate in a public signature.
 //!
 //! # Invariants
 //! - No message leaves before the term and vote it was made under are on disk (Raft thesis §3.8), not
@@ -37,30 +38,29 @@ mod decode;
 #[cfg(any(test, feature = "testing"))]
 mod describe;
 mod driver;
-mod event;
 mod lease;
 mod log_view;
 mod messages;
 #[cfg(any(test, feature = "testing"))]
 mod older;
 mod reads;
+mod types;
 mod validate;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+use tests::Event;
 
 pub use config::{ConsensusConfig, ConsensusConfigError};
 #[cfg(any(test, feature = "testing"))]
 pub use describe::describe;
 pub use driver::snapshot_position;
 pub use driver::{Consensus, Restored};
-pub use event::{
-    Action, AppendId, ConfigChange, ConfigChangeKind, Divergence, Event, Outbound, Progress,
-    Proposal, ReadToken, Refusal, Role, SnapshotMeta, State, Token,
-};
 pub use log_view::{LogRead, LogReadError};
 #[cfg(test)]
 pub(crate) use older::without_leader_commit;
 #[cfg(any(test, feature = "testing"))]
 pub use older::without_promise;
+pub use types::{ConfigChange, ConfigChangeKind, Progress, Proposal, Refusal, Role, State};
 pub use validate::PeerMessageError;

@@ -3,7 +3,7 @@
 //! At most one round is out. Reads that arrive meanwhile wait for the next one: the leader's commit
 //! index was noted when the round began, and says nothing of writes acknowledged after that.
 
-use super::event::ReadToken;
+use crate::input::Token;
 use dengine_planted::planted;
 use std::collections::VecDeque;
 
@@ -39,7 +39,7 @@ impl RoundContext {
 /// A read, and the tick at which it began to wait.
 struct Waiting {
     since_tick: u64,
-    token: ReadToken,
+    token: Token,
 }
 
 struct Round {
@@ -71,7 +71,7 @@ impl Reads {
     }
 
     /// Returns whether there was room.
-    pub(super) fn push(&mut self, token: ReadToken, tick: u64) -> bool {
+    pub(super) fn push(&mut self, token: Token, tick: u64) -> bool {
         let in_round = self.round.as_ref().map_or(0, |round| round.reads.len());
         let room = self.waiting.len() + in_round < self.waiting_max;
         if room {
@@ -95,12 +95,9 @@ impl Reads {
         self.start(tick)
     }
 
-    /// Begins a round for the lease alone, unless one is out: that one renews it as well.
-    pub(super) fn start_renewal(&mut self, tick: u64) -> Option<RoundContext> {
-        self.start(tick)
-    }
-
-    fn start(&mut self, tick: u64) -> Option<RoundContext> {
+    /// Begins a round, for the lease alone if no read waits, unless one is out: that one renews it as
+    /// well.
+    pub(super) fn start(&mut self, tick: u64) -> Option<RoundContext> {
         if self.round.is_some() {
             return None;
         }
@@ -119,7 +116,7 @@ impl Reads {
     }
 
     /// The reads that the round of this context confirms; none if that round was given up.
-    pub(super) fn confirm(&mut self, context: &[u8]) -> Vec<ReadToken> {
+    pub(super) fn confirm(&mut self, context: &[u8]) -> Vec<Token> {
         let round = self
             .round
             .take_if(|round| round.context.to_vec() == context);
@@ -146,8 +143,17 @@ impl Reads {
         }
     }
 
+    /// All that wait, in the round that is out or for the next one.
+    pub(super) fn give_up(&mut self) -> Vec<Token> {
+        let round = self.round.as_mut().map(|round| &mut round.reads);
+        let in_round = round.map(std::mem::take).unwrap_or_default();
+        let waiting = std::mem::take(&mut self.waiting);
+        let all = in_round.into_iter().chain(waiting);
+        all.map(|read| read.token).collect()
+    }
+
     /// The reads that have waited for `timeout_ticks`, however many rounds were tried for them.
-    pub(super) fn expire(&mut self, tick: u64, timeout_ticks: u64) -> Vec<ReadToken> {
+    pub(super) fn expire(&mut self, tick: u64, timeout_ticks: u64) -> Vec<Token> {
         let expired = |read: &&Waiting| tick - read.since_tick >= timeout_ticks;
         let count = self.waiting.iter().take_while(expired).count();
         self.waiting.drain(..count).map(|read| read.token).collect()

@@ -1,9 +1,8 @@
-//! Applies committed entries and answers those who proposed them.
+//! Applies committed entries, and has the answers for those who proposed them.
 
-use super::env::Env;
-use super::input::ApplyJob;
-use super::pending::Pending;
 use crate::consensus::{ConfigChange, ConfigChangeKind};
+use crate::input::Token;
+use crate::output::{ApplyJob, Written};
 use dengine_kv::{Applied, Membership, MembershipChange, Outcome, StateMachine, Store, StoreError};
 use dengine_types::{Entry, EntryKind, Index, Revision};
 use std::collections::VecDeque;
@@ -31,21 +30,31 @@ pub struct AppliedRange {
     pub membership: Option<Arc<Membership>>,
 }
 
-/// A state machine, and the callers that wait for it.
-pub struct Applier<S, E: Env> {
-    machine: StateMachine<S>,
-    pending: Pending<E::Write>,
-    /// Taken in, and not applied.
-    entries: VecDeque<Entry>,
+/// What came of a part of what was to be applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// For the replica ([`Input::Applied`](crate::Input::Applied)).
+    pub range: AppliedRange,
+    /// For those who wait, in the order of [`ApplyJob::awaited`].
+    pub answers: Vec<(Token, Written)>,
 }
 
-impl<S: Store, E: Env> Applier<S, E> {
+/// A state machine, and what it is to apply.
+pub struct Applier<S> {
+    machine: StateMachine<S>,
+    /// Taken in, and not applied.
+    entries: VecDeque<Entry>,
+    /// Those among them that somebody waits for.
+    awaited: VecDeque<(Index, Token)>,
+}
+
+impl<S: Store> Applier<S> {
     /// Takes over a state machine.
     pub fn new(machine: StateMachine<S>) -> Self {
         Self {
             machine,
-            pending: Pending::default(),
             entries: VecDeque::new(),
+            awaited: VecDeque::new(),
         }
     }
 
@@ -61,19 +70,14 @@ impl<S: Store, E: Env> Applier<S, E> {
     /// The store failed; the member must end.
     pub fn work(
         &mut self,
-        jobs: impl IntoIterator<Item = ApplyJob<E>>,
-    ) -> Result<Option<AppliedRange>, StoreError> {
+        jobs: impl IntoIterator<Item = ApplyJob>,
+    ) -> Result<Option<Done>, StoreError> {
         let mut jobs = jobs.into_iter();
         while self.entries.len() < ENTRIES_MAX
             && let Some(job) = jobs.next()
         {
-            match job {
-                ApplyJob::Expect(expected) => {
-                    expected.into_iter().for_each(|e| self.pending.expect(e));
-                }
-                ApplyJob::Entries(more) => self.entries.extend(more),
-                ApplyJob::Prune => self.pending.prune(),
-            }
+            self.entries.extend(job.entries);
+            self.awaited.extend(job.awaited);
         }
         match self.entries.back().map(|entry| entry.index) {
             Some(last) => self.apply(last).map(Some),
@@ -87,7 +91,7 @@ impl<S: Store, E: Env> Applier<S, E> {
     }
 
     /// Applies a step of them.
-    fn apply(&mut self, last: Index) -> Result<AppliedRange, StoreError> {
+    fn apply(&mut self, last: Index) -> Result<Done, StoreError> {
         let entries = self.entries.make_contiguous();
         let applied = self.machine.apply_step(entries)?;
         // None is left if all were applied before.
@@ -105,8 +109,26 @@ impl<S: Store, E: Env> Applier<S, E> {
             membership: (!changes.is_empty()).then(|| self.machine.membership()),
             changes,
         };
-        applied.into_iter().for_each(|it| self.pending.applied(it));
-        Ok(range)
+        let answers = self.answers(applied);
+        Ok(Done { range, answers })
+    }
+
+    fn answers(&mut self, applied: Vec<Applied>) -> Vec<(Token, Written)> {
+        let mut answers = Vec::new();
+        for applied in applied {
+            if let Some(&(index, token)) = self.awaited.front()
+                && index == applied.index
+            {
+                self.awaited.pop_front();
+                let written = Written {
+                    term: applied.term,
+                    outcome: applied.outcome,
+                    visited: applied.visited,
+                };
+                answers.push((token, written));
+            }
+        }
+        answers
     }
 }
 
@@ -141,45 +163,11 @@ pub(super) fn config_change(change: &MembershipChange) -> ConfigChange {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pending::Expected;
-    use super::super::{Caller, RequestError, Written};
     use super::*;
     use bytes::Bytes;
     use dengine_kv::store::MemoryStore;
     use dengine_kv::{Command, CommandVersion, Member, Request};
     use dengine_types::{ClusterId, MemberId, Term};
-    use std::sync::mpsc::{Sender, channel};
-
-    /// Says which answer came.
-    struct Waits(Sender<Outcome>);
-
-    impl Caller<Written> for Waits {
-        fn is_gone(&self) -> bool {
-            false
-        }
-
-        fn answer(self, answer: Result<Written, RequestError>) {
-            self.0.send(answer.unwrap().outcome).unwrap();
-        }
-    }
-
-    struct Nobody;
-
-    impl<T> Caller<T> for Nobody {
-        fn is_gone(&self) -> bool {
-            true
-        }
-
-        fn answer(self, _: Result<T, RequestError>) {}
-    }
-
-    enum Callers {}
-
-    impl Env for Callers {
-        type Write = Waits;
-        type Read = Nobody;
-        type Transfer = Nobody;
-    }
 
     fn entry(index: u64, kind: EntryKind, data: Bytes) -> Entry {
         Entry {
@@ -233,20 +221,18 @@ mod tests {
         // Refused: it is there already.
         entries.push(entry(42, EntryKind::Membership, learner));
         let bytes = entries.iter().map(|entry| entry.data.len() as u64).sum();
-        let (answers, answered) = channel();
-        let expect = entries.iter().map(|entry| Expected {
-            index: entry.index,
-            context: entry.context.clone(),
-            caller: Waits(answers.clone()),
-        });
-        let expect = ApplyJob::Expect(expect.collect());
+        let awaited = entries.iter().map(|it| (it.index, Token(it.index.0)));
+        let awaited = awaited.skip(1).collect();
         let machine = StateMachine::open(MemoryStore::default()).unwrap();
-        let mut applier: Applier<_, Callers> = Applier::new(machine);
+        let mut applier = Applier::new(machine);
         // What was applied before is passed over.
         applier.machine.apply(&entries[..1]).unwrap();
-        let jobs = [expect, ApplyJob::Entries(entries)];
-        let mut range = applier.work(jobs).unwrap().unwrap();
-        while let Some(more) = applier.work(None).unwrap() {
+        let jobs = [ApplyJob { entries, awaited }];
+        let Done { mut range, answers } = applier.work(jobs).unwrap().unwrap();
+        let mut answered = answers;
+        while let Some(done) = applier.work(None).unwrap() {
+            answered.extend(done.answers);
+            let more = done.range;
             range.index = more.index;
             range.revision = more.revision;
             range.entries += more.entries;
@@ -270,13 +256,14 @@ mod tests {
         };
         assert_eq!(range, expected);
         assert_eq!(applier.machine().applied().0, Index(42));
-        let answered: Vec<_> = answered.try_iter().collect();
-        assert_eq!(answered.len(), 41);
-        for (outcome, revision) in answered.iter().zip(2..=40) {
+        let tokens: Vec<_> = answered.iter().map(|(token, _)| token.0).collect();
+        assert_eq!(tokens, (2..=42).collect::<Vec<_>>());
+        let outcome = |place: usize| &answered[place].1.outcome;
+        for (place, revision) in (2..=40).enumerate() {
             let revision = Revision(revision);
-            assert!(matches!(outcome, Outcome::Put { revision: it, .. } if *it == revision));
+            assert!(matches!(outcome(place), Outcome::Put { revision: it, .. } if *it == revision));
         }
-        assert!(matches!(answered[39], Outcome::Membership(Ok(_))));
-        assert!(matches!(answered[40], Outcome::Membership(Err(_))));
+        assert!(matches!(outcome(39), Outcome::Membership(Ok(_))));
+        assert!(matches!(outcome(40), Outcome::Membership(Err(_))));
     }
 }

@@ -4,7 +4,8 @@
 //! Whoever hears that the outcome is unknown, or hears nothing, asks again, and the members become the same. `dengine` carries the
 //! steps out for calls of its `Node`, the simulator for whoever runs its cluster.
 
-use super::{RequestError, Written};
+use super::RequestError;
+use crate::output::Written;
 use dengine_kv::{Member, Membership, MembershipChange, Outcome};
 use dengine_planted::planted;
 use dengine_types::MemberId;
@@ -61,11 +62,11 @@ pub struct Changed {
 /// What is to be done next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeStep {
-    /// [`Request::Read`](super::Request::Read), and then [`Changing::on_confirmed`] with the members that this member knows by then.
+    /// [`Input::Read`](crate::Input::Read), and then [`Changing::on_confirmed`] with the members that this member knows by then.
     Confirm,
-    /// [`Request::Change`](super::Request::Change); then [`Changing::on_written`].
+    /// [`Write::Change`](crate::Write::Change); then [`Changing::on_written`].
     Replicate(MembershipChange),
-    /// [`Request::settle`](super::Request::settle); then [`Changing::on_written`].
+    /// [`Write::settle`](crate::Write::settle); then [`Changing::on_written`].
     Settle,
     /// Answer this.
     Over(Result<Changed, RequestError>),

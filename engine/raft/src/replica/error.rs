@@ -75,6 +75,14 @@ pub enum RequestError {
 }
 
 impl RequestError {
+    /// What a write comes to that is lost ([`Output::Lost`](crate::Output::Lost)).
+    #[must_use]
+    pub fn lost() -> Self {
+        Self::NotServed {
+            reason: "the leader changed before a quorum had it".to_owned(),
+        }
+    }
+
     /// Whether nothing was changed and the same request may succeed later or elsewhere.
     #[must_use]
     pub fn retryable(&self) -> bool {

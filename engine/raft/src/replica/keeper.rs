@@ -1,6 +1,6 @@
 //! What a leader does of its own accord: gives up old history, and ends what has outlived its time.
 
-use super::{EncodedCommand, OwnCommands};
+use crate::input::{EncodedCommand, OwnCommands};
 use dengine_kv::{
     Command, CommandVersion, DueSession, EXPIRY_RETRY, ExpiredKey, Expiry, ReadError, Reader,
     Request, Retention, RetentionSetting, Store,

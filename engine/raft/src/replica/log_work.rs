@@ -1,8 +1,8 @@
 //! Group commit: what queued while the log was synced becomes one write and one sync.
 
-use super::input::{LogJob, settles};
 use super::log_writer::unless_usable;
-use crate::consensus::AppendId;
+use crate::input::{AppendId, settles};
+use crate::output::LogJob;
 use dengine_log::{Batch, Disk, Log, LogError, entry_bytes};
 use dengine_planted::planted;
 use dengine_types::{Entry, EntryKind, HardState, Index};

@@ -1,9 +1,9 @@
 //! What a log writer does, in which order: it writes what queued, syncs, says what is on disk, and has the next segment made.
 //! Whoever has the thread does what [`LogWriter::step`] says, and asks again.
 
-use super::input::LogJob;
 use super::log_work::LogWork;
-use crate::consensus::AppendId;
+use crate::input::AppendId;
+use crate::output::LogJob;
 use dengine_log::{Disk, Filled, Log, LogError, Piece};
 use dengine_planted::planted;
 use dengine_types::{HardState, Index, Moment};
@@ -51,7 +51,7 @@ pub enum LogStep<D: Disk> {
     Wait {
         /// For so long at most, if that is said.
         longest: Option<Duration>,
-        /// There is something to write, and no space for it: tell the replica ([`Input::LogFull`](super::Input::LogFull)). Nothing is
+        /// There is something to write, and no space for it: tell the replica ([`Input::LogFull`](crate::Input::LogFull)). Nothing is
         /// lost, and nothing acknowledged, until there is.
         full: Option<LogError>,
     },

@@ -1,7 +1,9 @@
-//! For tests: a member that is a cluster of its own, and those who ask it.
+//! For tests: a member that is a cluster of its own. Those who ask it wait, whatever happens.
 
-use super::{Applier, Caller, Effect, Env, Input, LogJob, Replica, ReplicaConfig, RequestError};
-use crate::consensus::{ConsensusConfig, Outbound, Role};
+use super::{Applier, Replica, ReplicaConfig};
+use crate::consensus::{ConsensusConfig, Role};
+use crate::input::{Input, Token, Write};
+use crate::output::{LogJob, Outbound, Output};
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::{CommandVersion, Member, MembershipChange, StateMachine};
@@ -10,28 +12,8 @@ use dengine_log::memory::MemoryDisk;
 use dengine_log::{Batch, Log, LogReader};
 use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
 
-/// Callers who wait, whatever happens.
-pub(super) enum Waiting {}
-
-/// One of them.
-pub(super) struct Somebody;
-
-impl<T> Caller<T> for Somebody {
-    fn is_gone(&self) -> bool {
-        false
-    }
-
-    fn answer(self, _: Result<T, RequestError>) {}
-}
-
-impl Env for Waiting {
-    type Write = Somebody;
-    type Read = Somebody;
-    type Transfer = Somebody;
-}
-
 /// A member of that id; only the first one votes.
-pub(super) fn record(id: u64) -> Member {
+pub(crate) fn record(id: u64) -> Member {
     Member {
         id: MemberId(id),
         name: format!("m{id}"),
@@ -43,44 +25,44 @@ pub(super) fn record(id: u64) -> Member {
 }
 
 /// The only voter of a cluster, which leads it.
-pub(super) struct LoneLeader {
-    pub(super) replica: Replica<LogReader<MemoryDisk>, Waiting>,
-    pub(super) applier: Applier<MemoryStore, Waiting>,
+pub(crate) struct LoneLeader {
+    pub(crate) replica: Replica<LogReader<MemoryDisk>>,
+    pub(crate) applier: Applier<MemoryStore>,
     log: Log<MemoryDisk>,
-    pub(super) now: Moment,
+    pub(crate) now: Moment,
     /// What is committed is not applied.
-    pub(super) holds_apply: bool,
+    pub(crate) holds_apply: bool,
     /// What it had written to its log.
-    pub(super) appended: Vec<Entry>,
+    pub(crate) appended: Vec<Entry>,
     /// What it had sent to others.
-    pub(super) sent: Vec<Outbound>,
+    pub(crate) sent: Vec<Outbound>,
 }
 
 impl LoneLeader {
-    pub(super) fn new(reads_max: CommandVersion) -> Self {
+    pub(crate) fn new(reads_max: CommandVersion) -> Self {
         Self::of(1, [Self::formed_by(record(1))], reads_max, 1)
     }
 
     /// One of whose entries without bytes so many may be under way while clients share.
-    pub(super) fn sharing(entries: usize) -> Self {
+    pub(crate) fn sharing(entries: usize) -> Self {
         let formed = Self::formed_by(record(1));
         Self::of(1, [formed], CommandVersion::CURRENT, entries)
     }
 
     /// One that never leads: another one votes, of whom nothing is heard.
-    pub(super) fn learner() -> Self {
+    pub(crate) fn learner() -> Self {
         let added = MembershipChange::AddLearner(record(1));
         let changes = [Self::formed_by(record(2)), added];
         Self::of(1, changes, CommandVersion::CURRENT, 1)
     }
 
     /// One of that id that is to join a cluster, and knows nothing of it yet.
-    pub(super) fn joining(id: u64) -> Self {
+    pub(crate) fn joining(id: u64) -> Self {
         Self::of(id, [], CommandVersion::CURRENT, 1)
     }
 
     /// Three voters, who share as [`Self::sharing`].
-    pub(super) fn three(entries: usize) -> [Self; 3] {
+    pub(crate) fn three(entries: usize) -> [Self; 3] {
         let others = [2, 3].map(|id| {
             let added = MembershipChange::AddLearner(record(id));
             [added, MembershipChange::Promote(MemberId(id))]
@@ -151,34 +133,45 @@ impl LoneLeader {
     }
 
     /// Ticks until it leads.
-    pub(super) fn elect(&mut self) {
+    pub(crate) fn elect(&mut self) {
         while self.replica.consensus().state().role != Role::Leader {
             self.tick();
             self.settle();
         }
     }
 
-    pub(super) fn tick(&mut self) {
+    pub(crate) fn tick(&mut self) {
         self.now.0 += 100_000_000;
         self.replica.handle(Input::Tick, self.now);
     }
 
+    /// Somebody asks for a write.
+    pub(crate) fn ask(&mut self, write: Write) -> Token {
+        let token = self.replica.name();
+        self.replica.handle(Input::Write { token, write }, self.now);
+        token
+    }
+
+    pub(crate) fn outputs(&mut self) -> Vec<Output> {
+        self.replica.outputs(self.now, &|_| false)
+    }
+
     /// Does what follows, and what follows from that.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         loop {
-            let effects = self.replica.effects(self.now);
-            if effects.is_empty() {
+            let outputs = self.outputs();
+            if outputs.is_empty() {
                 return;
             }
-            for effect in effects {
-                self.carry_out(effect);
+            for output in outputs {
+                self.carry_out(output);
             }
         }
     }
 
-    pub(super) fn carry_out(&mut self, effect: Effect<Waiting>) {
-        match effect {
-            Effect::Log(LogJob::Append {
+    pub(crate) fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Log(LogJob::Append {
                 id,
                 hard_state,
                 entries,
@@ -186,19 +179,19 @@ impl LoneLeader {
                 self.append(hard_state, entries);
                 self.replica.handle(Input::Persisted(id), self.now);
             }
-            Effect::Apply(job) if !self.holds_apply => {
+            Output::Apply(job) if !self.holds_apply => {
                 let mut job = Some(job);
-                while let Some(range) = self.applier.work(job.take()).unwrap() {
-                    self.replica.handle(Input::Applied(range), self.now);
+                while let Some(done) = self.applier.work(job.take()).unwrap() {
+                    self.replica.handle(Input::Applied(done.range), self.now);
                 }
             }
-            Effect::Send(messages) => self.sent.extend(messages),
+            Output::Send(messages) => self.sent.extend(messages),
             _ => {}
         }
     }
 
     /// Writes to its log.
-    pub(super) fn append(&mut self, hard_state: Option<HardState>, entries: Vec<Entry>) {
+    pub(crate) fn append(&mut self, hard_state: Option<HardState>, entries: Vec<Entry>) {
         self.appended.extend(entries.iter().cloned());
         let batch = Batch {
             hard_state,

@@ -1,7 +1,7 @@
 //! Which membership changes a leader takes on.
 
 use super::applier::config_change;
-use super::{Env, Replica, RequestError};
+use super::{Replica, RequestError};
 use crate::consensus::{ConfigChange, LogRead, Progress, Refusal, Role};
 use dengine_kv::MembershipChange;
 use dengine_planted::planted;
@@ -10,7 +10,7 @@ use dengine_types::{Index, MemberId};
 /// A learner may vote once it lacks no more than this many entries: about what one message carries.
 const PROMOTION_LAG_ENTRIES_MAX: u64 = 1000;
 
-impl<L: LogRead, E: Env> Replica<L, E> {
+impl<L: LogRead> Replica<L> {
     /// Whether consensus should be asked for this change at all.
     pub(super) fn check_change(
         &self,

@@ -1,17 +1,11 @@
 //! One member's ordering: what happens in which order between its callers, its peers, its log and its
 //! state machine.
 //!
-//! ```text
-//!            Input                                Effect
-//! callers ──────────▶ ┌─────────┐ ──▶ LogJob ──▶ LogWriter (write, sync) ▶ Persisted ─┐
-//! peers   ──────────▶ │ Replica │ ──▶ ApplyJob ──▶ Applier ──▶ callers, Applied ──────┤
-//! clock   ──────────▶ └─────────┘ ──▶ messages to peers                               │
-//!                          ▲                                                          │
-//!                          └──────────────────────────────────────────────────────────┘
-//! ```
-//! Three parts, each synchronous and each without a thread: [`Replica`] decides, [`LogWriter`] says what is done
-//! with the log and when, [`Applier`] applies and answers. `dengine` gives each a thread and connects
-//! them by queues; the simulator runs the same three in one thread and chooses when each goes on.
+//! Three parts, each synchronous and each without a thread: [`Replica`] decides, [`LogWriter`] says
+//! what is done with the log and when, [`Applier`] applies. The shell around them carries out what
+//! they say. That of `dengine` gives each a thread and connects them by queues; that of the simulator
+//! runs all three in one thread and chooses when each goes on. Callers are the shell's too: here they
+//! are [`Token`]s. [The crate's head](crate) draws the ways through them.
 //!
 //! What may not live here: clocks (a [`Moment`] is passed in), threads, I/O other than through
 //! [`dengine_log`] and [`dengine_kv`].
@@ -19,15 +13,13 @@
 mod applier;
 mod bootstrap;
 mod changing;
-mod env;
 mod error;
-mod input;
 mod keeper;
 mod lease;
 mod log_work;
 mod log_writer;
 #[cfg(test)]
-mod lone;
+pub(crate) mod lone;
 mod membership;
 mod open;
 mod pace;
@@ -44,35 +36,33 @@ mod turns;
 mod versions;
 mod writes;
 
-pub use applier::{AppliedRange, Applier};
+pub use applier::{AppliedRange, Applier, Done};
 pub use bootstrap::{FIRST_MEMBER, first_batch};
 pub use changing::{ChangeStep, Changed, Changing, MembershipRequest, NewMember};
-pub use env::{Caller, Env, Written};
 pub use error::{LeaderHint, RequestError};
-pub use input::{ApplyJob, Effect, EncodedCommand, Input, LogJob, OwnCommands, Request, Successor};
 pub use keeper::Keeper;
 pub use lease::LeaseView;
 pub use log_writer::{LogStep, LogWriter, SyncRule};
 pub use open::{OpenError, Opened, open_member};
-pub use pending::Expected;
 use status::{KeepingUp, Removed};
 pub use status::{MemberProgress, ReplicaStatus, Role};
 pub use versions::{Announcement, CommandGate};
 pub use writes::{WriteAnswers, WriteReply};
 
 use crate::consensus::{
-    Action, Consensus, ConsensusConfig, ConsensusConfigError, Event, LogRead, Proposal, Refusal,
-    Restored, State, Token,
+    Consensus, ConsensusConfig, ConsensusConfigError, LogRead, PeerMessageError, Proposal, Refusal,
+    Restored, State,
 };
-use bytes::Bytes;
+use crate::input::{Input, Token, Write};
+use crate::output::{ApplyJob, LogJob, Output};
 use dengine_kv::{Membership, MembershipChange, StateMachine, Store};
 use dengine_planted::planted;
 use dengine_types::{HardState, Index, MemberId, Moment, Revision};
 use pace::Pace;
+use pending::Pending;
 use proposals::Proposals;
 use reads::Reads;
 use stall::Outstanding;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use transfer::Transfer;
@@ -100,30 +90,24 @@ pub struct ReplicaConfig {
     pub shared_entries_min: usize,
 }
 
-struct Proposed<C> {
-    context: Bytes,
-    caller: C,
-}
-
 /// Decides what a member does. See the module's documentation.
-pub struct Replica<L: LogRead, E: Env> {
+pub struct Replica<L: LogRead> {
     config: ReplicaConfig,
     consensus: Consensus<L>,
     log: L,
     now: Moment,
     next_token: u64,
+    /// Some time passed since it was looked who is gone.
+    ticked: bool,
     /// Of clients, until it is their turn.
-    turns: Turns<QueuedWrite<E::Write>>,
+    turns: Turns<QueuedWrite>,
+    /// What waits for nobody.
+    at_once: Vec<QueuedWrite>,
     pace: Pace,
-    /// Collected until [`Replica::effects`]; then one proposal of them all.
+    /// Collected until [`Replica::outputs`]; then one proposal of them all.
     proposals: Proposals,
-    /// Handed to consensus, which has not said yet where they stand; those for which somebody waits.
-    proposed: HashMap<Token, Proposed<E::Write>>,
-    /// The same of the leader's own commands.
-    own_proposed: HashMap<Token, QueuedWrite<E::Write>>,
-    /// Where they stand, for the applier.
-    expected: Vec<Expected<E::Write>>,
-    reads: Reads<E::Read>,
+    pending: Pending,
+    reads: Reads,
     lease: Arc<LeaseView>,
     announced: Announced,
     command_gate: Arc<CommandGate>,
@@ -140,8 +124,10 @@ pub struct Replica<L: LogRead, E: Env> {
     keeping_up: KeepingUp,
     /// Where the last membership change of this leader stands; another must wait until it is applied.
     change_at: Index,
-    transfer: Option<Transfer<E::Transfer>>,
-    effects: Vec<Effect<E>>,
+    transfer: Option<Transfer>,
+    /// What consensus has not taken, until it has said how things stand: who leads may be news.
+    refused: Vec<(Vec<Token>, Refusal)>,
+    outputs: Vec<Output>,
 }
 
 /// How often things happened since the start.
@@ -157,7 +143,7 @@ pub struct Counts {
     pub peer_messages_refused: u64,
 }
 
-impl<L: LogRead + Clone, E: Env> Replica<L, E> {
+impl<L: LogRead + Clone> Replica<L> {
     /// Starts a member from its log and its state machine. `hard_state` is the log's last one.
     ///
     /// # Errors
@@ -194,12 +180,12 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             log,
             now: Moment(0),
             next_token: 0,
+            ticked: false,
             turns: Turns::default(),
+            at_once: Vec::new(),
             pace: Pace::default(),
             proposals: Proposals::default(),
-            proposed: HashMap::new(),
-            own_proposed: HashMap::new(),
-            expected: Vec::new(),
+            pending: Pending::default(),
             reads: Reads::default(),
             lease: Arc::default(),
             announced: Announced::new(machine.commands_read_max()),
@@ -217,35 +203,50 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             keeping_up: KeepingUp::default(),
             change_at: Index(0),
             transfer: None,
-            effects: Vec::new(),
+            refused: Vec::new(),
+            outputs: Vec::new(),
         })
     }
 }
 
-impl<L: LogRead, E: Env> Replica<L, E> {
+impl<L: LogRead> Replica<L> {
+    /// A name for what this replica is asked for next.
+    pub fn name(&mut self) -> Token {
+        self.next_token += 1;
+        Token(self.next_token)
+    }
+
     /// Takes one input in, which happened no earlier than `now`. What follows is returned by
-    /// [`Self::effects`]; many inputs may share one call of that.
-    pub fn handle(&mut self, input: Input<E>, now: Moment) {
+    /// [`Self::outputs`]; many inputs may share one call of that.
+    pub fn handle(&mut self, input: Input, now: Moment) {
         self.observe(now);
         match input {
             Input::Tick => self.on_tick(),
-            Input::Request(request) => self.on_request(request),
+            Input::Write { token, write } => match write {
+                Write::Command { command, from } => self.on_write(token, command, from),
+                Write::Change(change) => self.on_change(token, change),
+            },
+            Input::Read { token, confirm } => self.on_read(token, confirm),
+            Input::Transfer { token, to } => self.on_transfer(token, to),
             Input::Propose(commands) => self.on_propose(commands),
-            Input::Message { from, bytes } => self.step(Event::Message { from, bytes }),
+            Input::Message { from, bytes } => {
+                let taken = self.consensus.message(from, &bytes);
+                self.note_refusal(taken);
+            }
             Input::Removed => self.on_told_removed(),
-            Input::Unreachable(member) => self.step(Event::Unreachable(member)),
+            Input::Unreachable(member) => self.consensus.unreachable(member),
             Input::LogFull => self.on_log_full(),
             Input::LowOnSpace(is_low) => self.on_low_on_space(is_low),
             Input::Persisted(id) => {
                 self.log_is_full = false;
                 self.outstanding.persisted(id);
-                self.step(Event::Persisted(id));
+                self.consensus.persisted(id);
             }
             Input::Applied(range) => self.on_applied(range),
             Input::Flushed(index) => self.on_flushed(index),
-            Input::SnapshotMade(made) => self.step(Event::SnapshotMade(made)),
-            Input::SnapshotSent { to, ok } => self.step(Event::SnapshotSent { to, ok }),
-            Input::SnapshotStaged { from, message } => self.on_snapshot_staged(from, message),
+            Input::SnapshotMade(made) => self.consensus.snapshot_made(made.as_ref()),
+            Input::SnapshotSent { to, ok } => self.consensus.snapshot_sent(to, ok),
+            Input::SnapshotStaged { from, message } => self.on_snapshot_staged(from, &message),
             Input::Announced {
                 member,
                 by,
@@ -255,31 +256,30 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     }
 
     /// Everything to do since the last call, in order. The clock must be read for this call, after the
-    /// last input was taken in: leases are judged by it.
-    pub fn effects(&mut self, now: Moment) -> Vec<Effect<E>> {
+    /// last input was taken in: leases are judged by it. `is_gone` says whether nobody waits any more
+    /// for the answer to what has this name.
+    pub fn outputs(&mut self, now: Moment, is_gone: &dyn Fn(Token) -> bool) -> Vec<Output> {
         self.observe(now);
+        if std::mem::take(&mut self.ticked) {
+            self.reads.prune(is_gone);
+            self.forget_writes(is_gone);
+            self.pending.prune(is_gone);
+        }
         self.ask_lease_reads();
-        self.take_turns();
+        self.begin_at_once(is_gone);
+        self.take_turns(is_gone);
         self.lower_proposals();
-        if !self.proposals.is_empty() {
-            let before = self.consensus.last_index();
-            let loads: Vec<_> = self.proposals.loads().collect();
-            let proposals = self.proposals.take();
-            self.step(Event::Propose(proposals));
-            // Where all are refused nothing is on its way to be committed.
-            if self.consensus.last_index() > before {
-                self.pace.proposed(before.next(), &loads, self.now);
-            }
+        self.propose();
+        let outputs = self.consensus.outputs();
+        for (tokens, refusal) in std::mem::take(&mut self.refused) {
+            self.refuse(tokens, self.request_error(refusal));
         }
-        for action in self.consensus.actions() {
-            self.on_action(action);
-        }
+        outputs.into_iter().for_each(|it| self.on_output(it));
         let appliable = self.consensus.appliable_index();
         self.pace.committed(appliable, self.now);
-        self.hand_over_expected();
         self.publish_lease();
         self.publish_command_version();
-        std::mem::take(&mut self.effects)
+        std::mem::take(&mut self.outputs)
     }
 
     /// The members as of the last applied entry.
@@ -322,10 +322,10 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.consensus.observe(self.now);
     }
 
-    fn step(&mut self, event: Event) {
-        if let Err(refusal) = self.consensus.step(event) {
+    fn note_refusal(&mut self, taken: Result<(), PeerMessageError>) {
+        if let Err(refusal) = taken {
             self.counts.peer_messages_refused += 1;
-            self.effects.push(Effect::PeerRefused(refusal));
+            self.outputs.push(Output::PeerRefused(refusal));
         }
     }
 
@@ -337,11 +337,12 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         let timeout = self.config.election_timeout;
         let stalled = self.outstanding.is_stalled(self.now, timeout);
         self.consensus.set_unfit(self.is_low_on_space || stalled);
-        self.step(Event::Tick);
+        let unconfirmed = self.consensus.tick();
+        if !unconfirmed.is_empty() {
+            self.refused.push((unconfirmed, Refusal::NoQuorum));
+        }
         self.tick_transfer();
-        self.prune_reads();
-        self.forget_writes();
-        self.effects.push(Effect::Apply(ApplyJob::Prune));
+        self.ticked = true;
     }
 
     fn on_told_removed(&mut self) {
@@ -349,54 +350,26 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.refuse_reads_if_removed();
     }
 
-    fn on_request(&mut self, request: Request<E>) {
-        match request {
-            Request::Write {
-                command,
-                caller,
-                from,
-            } => self.on_write(command, caller, from),
-            Request::Change { change, caller } => self.on_change(change, caller),
-            Request::Read { caller } => self.on_read(caller),
-            Request::LeaseRead { caller } => self.on_lease_read(caller),
-            Request::Transfer { to, caller } => self.on_transfer(to, caller),
+    fn on_change(&mut self, token: Token, change: MembershipChange) {
+        let config_change = match self.check_change(&change) {
+            Ok(config_change) => config_change,
+            Err(error) => return self.refuse(vec![token], error),
+        };
+        let proposal = Proposal {
+            context: self.run().context(token).to_vec(),
+            data: change.encode(),
+        };
+        match self.consensus.propose_change(proposal, config_change) {
+            Ok(index) => self.expect(index, token),
+            Err(refusal) => self.refused.push((vec![token], refusal)),
         }
+        self.change_at = self.consensus.last_index();
     }
 
-    fn on_change(&mut self, change: MembershipChange, caller: E::Write) {
-        match self.check_change(&change) {
-            Ok(config_change) => {
-                let proposal = self.proposal(change.encode(), Some(caller));
-                self.step(Event::ProposeChange {
-                    proposal,
-                    change: config_change,
-                });
-                self.change_at = self.consensus.last_index();
-            }
-            Err(error) => caller.answer(Err(error)),
+    fn refuse(&mut self, tokens: Vec<Token>, error: RequestError) {
+        if !tokens.is_empty() {
+            self.outputs.push(Output::Refused { tokens, error });
         }
-    }
-
-    fn proposal(&mut self, data: Bytes, caller: Option<E::Write>) -> Proposal {
-        let token = Token(self.token());
-        // Unique over all members and all their starts, so that an entry answers only its own caller.
-        let id = self.config.member_id.0;
-        let unique = [id, self.config.boot_nonce, token.0].map(u64::to_be_bytes);
-        let context = Bytes::from(unique.concat());
-        if let Some(caller) = caller {
-            let context = context.clone();
-            self.proposed.insert(token, Proposed { context, caller });
-        }
-        Proposal {
-            token,
-            context,
-            data,
-        }
-    }
-
-    fn token(&mut self) -> u64 {
-        self.next_token += 1;
-        self.next_token
     }
 
     fn on_applied(&mut self, range: AppliedRange) {
@@ -414,8 +387,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             self.removed.by_log = self.membership.has_removed(self.config.member_id);
             self.refuse_reads_if_removed();
         }
-        let changes = range.changes;
-        self.step(Event::Applied { index, changes });
+        self.consensus.applied(index, &range.changes);
         if planted!(LogTruncatedPastFlush) {
             self.on_flushed(index);
         }
@@ -426,78 +398,43 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.answer_reads();
     }
 
-    fn on_action(&mut self, action: Action) {
-        let effect = match action {
-            Action::Proposed { token, index, .. } => return self.on_proposed(token, index),
-            Action::Refused { token, refusal } => return self.on_refused(token, refusal),
-            Action::ReadReady {
-                tokens,
-                index,
-                by_lease,
-            } => return self.on_reads_confirmed(&tokens, index, by_lease),
-            Action::ReadRefused { tokens, refusal } => {
-                return self.on_reads_refused(&tokens, refusal);
+    /// What consensus has to be done is done, and its replica takes note.
+    fn on_output(&mut self, mut output: Output) {
+        match &mut output {
+            Output::MayRead { tokens, index } => {
+                let tokens = std::mem::take(tokens);
+                return self.on_round_confirmed(tokens, *index);
             }
-            Action::Append {
-                id,
-                hard_state,
-                entries,
-            } => {
-                self.outstanding.append(id, self.now);
-                Effect::Log(LogJob::Append {
-                    id,
-                    hard_state,
-                    entries,
-                })
-            }
-            Action::Apply(entries) => {
-                if let Some(last) = entries.last() {
-                    self.outstanding.apply(last.index, self.now);
-                }
-                self.hand_over_expected();
-                Effect::Apply(ApplyJob::Entries(entries))
-            }
-            Action::Send(messages) => Effect::Send(messages),
-            Action::StateChanged(state) => self.on_state(state),
-            Action::MakeSnapshot => Effect::MakeSnapshot,
-            Action::SendSnapshot { to, message } => Effect::SendSnapshot { to, message },
-            Action::Diverged(divergence) => Effect::Diverged(divergence),
-            Action::Install { base, hard_state } => Effect::Install { base, hard_state },
-        };
-        self.effects.push(effect);
-    }
-
-    fn on_proposed(&mut self, token: Token, index: Index) {
-        self.own_proposed.remove(&token);
-        if let Some(proposed) = self.proposed.remove(&token) {
-            self.expected.push(Expected {
-                index,
-                context: proposed.context,
-                caller: proposed.caller,
-            });
+            Output::Log(LogJob::Append { id, .. }) => self.outstanding.append(*id, self.now),
+            Output::Apply(job) => self.on_committed(job),
+            Output::StateChanged(state) => self.on_state(*state),
+            Output::Log(LogJob::TruncatePrefix(_))
+            | Output::Send(_)
+            | Output::Refused { .. }
+            | Output::Lost(_)
+            | Output::Forgotten(_)
+            | Output::Transferred { .. }
+            | Output::PeerRefused(_)
+            | Output::Flush
+            | Output::MakeSnapshot
+            | Output::SendSnapshot { .. }
+            | Output::DiscardStaged
+            | Output::Diverged(_)
+            | Output::Install { .. } => {}
         }
+        self.outputs.push(output);
     }
 
-    /// The applier must know of callers before it applies what they wait for.
-    fn hand_over_expected(&mut self) {
-        if !self.expected.is_empty() {
-            let expected = std::mem::take(&mut self.expected);
-            self.effects.push(Effect::Apply(ApplyJob::Expect(expected)));
+    fn on_committed(&mut self, job: &mut ApplyJob) {
+        if let Some(last) = job.entries.last() {
+            self.outstanding.apply(last.index, self.now);
         }
+        job.awaited = self.awaited(&job.entries);
     }
 
-    fn on_refused(&mut self, token: Token, refusal: Refusal) {
-        if let Some(proposed) = self.proposed.remove(&token) {
-            let error = self.request_error(refusal);
-            proposed.caller.answer(Err(error));
-        }
-        self.on_own_refused(token, refusal);
-    }
-
-    fn on_state(&mut self, state: State) -> Effect<E> {
+    fn on_state(&mut self, state: State) {
         self.finish_transfer(state);
         self.look_whether_it_keeps_up();
-        Effect::StateChanged(state)
     }
 
     fn request_error(&self, refusal: Refusal) -> RequestError {
@@ -518,8 +455,9 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 
 #[cfg(test)]
 mod tests {
-    use super::lone::{LoneLeader, Somebody, record};
+    use super::lone::{LoneLeader, record};
     use super::*;
+    use crate::input::{EncodedCommand, OwnCommands};
     use dengine_kv as kv;
     use dengine_kv::{Command, CommandVersion};
 
@@ -538,11 +476,8 @@ mod tests {
             members.keys().map(|id| id.0).collect()
         };
         assert_eq!(ids(&leader), [1]);
-        let request = Request::Change {
-            change: MembershipChange::AddLearner(record(2)),
-            caller: Somebody,
-        };
-        leader.replica.handle(Input::Request(request), leader.now);
+        let change = MembershipChange::AddLearner(record(2));
+        leader.ask(Write::Change(change));
         assert_eq!(ids(&leader), [1], "it is not applied yet");
         leader.settle();
         assert_eq!(ids(&leader), [1, 2]);

@@ -1,122 +1,89 @@
 //! Who waits for which entry.
 
-use super::env::{Caller, Written};
-use super::error::RequestError;
-use bytes::Bytes;
-use dengine_kv::Applied;
+use crate::input::Token;
 use dengine_planted::planted;
-use dengine_types::Index;
+use dengine_types::{Entry, Index, MemberId};
 use std::collections::BTreeMap;
 
-/// Somebody waits for the entry at `index`, which is theirs only if it carries `context`.
-#[derive(Debug)]
-pub struct Expected<C> {
-    /// Where it was put.
-    pub index: Index,
-    /// What it carries.
-    pub context: Bytes,
-    /// Who waits.
-    pub caller: C,
+/// One run of a member. What it proposes carries a context that no other run makes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) member_id: MemberId,
+    pub(super) boot_nonce: u64,
 }
 
-/// The callers whose proposals are in the log and not yet applied.
-pub(super) struct Pending<C> {
-    by_index: BTreeMap<Index, Expected<C>>,
-}
-
-impl<C> Default for Pending<C> {
-    fn default() -> Self {
-        Self {
-            by_index: BTreeMap::new(),
-        }
+impl Run {
+    /// Unique over all members and all their starts, so that an entry answers only its own caller.
+    pub(super) fn context(self, token: Token) -> [u8; 24] {
+        let mut context = [0; 24];
+        let parts = [self.member_id.0, self.boot_nonce, token.0].map(u64::to_be_bytes);
+        context.copy_from_slice(parts.as_flattened());
+        context
     }
 }
 
-impl<C: Caller<Written>> Pending<C> {
-    pub(super) fn expect(&mut self, expected: Expected<C>) {
-        // Two proposals at one index: this member led twice, and its log lost the first. Another log may hold it yet, and
-        // whoever wins the next election with that commits it (Raft thesis §3.6.2): the caller is let go without an answer.
-        let displaced = self.by_index.insert(expected.index, expected);
-        if let Some(displaced) = displaced.filter(|_| planted!(DisplacedTakenForDead)) {
-            displaced.overwritten();
-        }
-    }
-
-    /// Answers whoever waits for this entry. An entry of somebody else at a position that was waited for
-    /// proves that the proposal is in no log any more.
-    pub(super) fn applied(&mut self, applied: Applied) {
-        let Some(expected) = self.by_index.remove(&applied.index) else {
-            return;
-        };
-        if expected.context == applied.context || planted!(AnsweredByAnotherEntry) {
-            // A caller that gave up is gone; the write stands all the same.
-            expected.caller.answer(Ok(Written {
-                term: applied.term,
-                outcome: applied.outcome,
-                visited: applied.visited,
-            }));
-        } else {
-            expected.overwritten();
-        }
-    }
-
-    /// Forgets callers that gave up.
-    pub(super) fn prune(&mut self) {
-        self.by_index
-            .retain(|_, expected| !expected.caller.is_gone());
-    }
+/// What is known of a proposal once an entry is committed where this member's log had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// This is it.
+    Committed(Token),
+    /// It is in no log that counts, and never will be.
+    Lost(Token),
 }
 
-impl<C: Caller<Written>> Expected<C> {
-    fn overwritten(self) {
-        self.caller.answer(Err(RequestError::NotServed {
-            reason: "the leader changed before a quorum had it".to_owned(),
-        }));
+/// The proposals that are in the log, not yet committed, and waited for; by where they were put.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    by_index: BTreeMap<Index, Token>,
+}
+
+impl Pending {
+    /// A proposal is in the log. Returns the one that was there before.
+    ///
+    /// Two proposals at one index: this member led twice, and its log lost the first. Another log
+    /// may hold it yet, and whoever wins the next election with that commits it (Raft thesis
+    /// §3.6.2): nobody knows what becomes of it.
+    pub(super) fn proposed(&mut self, index: Index, token: Token) -> Option<Token> {
+        self.by_index.insert(index, token)
+    }
+
+    /// What this entry, which is committed, says of the proposal that was waited for at its place, if
+    /// one was. One with another context proves that the proposal is in no log any more.
+    pub(super) fn committed(&mut self, entry: &Entry, run: Run) -> Option<Fate> {
+        let token = self.by_index.remove(&entry.index)?;
+        let is_it = entry.context == run.context(token)[..] || planted!(AnsweredByAnotherEntry);
+        Some(match is_it {
+            true => Fate::Committed(token),
+            false => Fate::Lost(token),
+        })
+    }
+
+    /// Forgets those that nobody waits for any more.
+    pub(super) fn prune(&mut self, is_gone: &dyn Fn(Token) -> bool) {
+        self.by_index.retain(|_, token| !is_gone(*token));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dengine_kv::Outcome;
-    use dengine_types::{Revision, Term};
-    use std::cell::RefCell;
-    use std::rc::Rc;
+    use bytes::Bytes;
+    use dengine_types::{EntryKind, Term};
 
-    /// What callers are told, by their names.
-    type Told = Rc<RefCell<Vec<(&'static str, bool)>>>;
+    const RUN: Run = Run {
+        member_id: MemberId(1),
+        boot_nonce: 7,
+    };
+    const FIRST: Token = Token(1);
+    const SECOND: Token = Token(2);
 
-    struct Named(&'static str, Told);
-
-    impl Caller<Written> for Named {
-        fn is_gone(&self) -> bool {
-            self.0 == "gone"
-        }
-
-        fn answer(self, answer: Result<Written, RequestError>) {
-            self.1.borrow_mut().push((self.0, answer.is_ok()));
-        }
-    }
-
-    fn expected(index: u64, name: &'static str, told: &Told) -> Expected<Named> {
-        Expected {
-            index: Index(index),
-            context: Bytes::from_static(name.as_bytes()),
-            caller: Named(name, Rc::clone(told)),
-        }
-    }
-
-    fn applied(index: u64, name: &'static str) -> Applied {
-        Applied {
+    fn entry(index: u64, token: Token) -> Entry {
+        Entry {
             index: Index(index),
             term: Term(9),
-            context: Bytes::from_static(name.as_bytes()),
-            outcome: Outcome::Put {
-                revision: Revision(2),
-                prev: None,
-            },
-            records: 1,
-            visited: 0,
+            kind: EntryKind::Command,
+            context: Bytes::copy_from_slice(&RUN.context(token)),
+            data: Bytes::new(),
         }
     }
 
@@ -124,37 +91,47 @@ mod tests {
     /// and puts `second` at 13; but E is elected by those who have neither, and commits `first`.
     #[test]
     fn whoever_was_displaced_is_told_nothing() {
-        let told = Told::default();
         let mut pending = Pending::default();
-        pending.expect(expected(13, "first", &told));
-        pending.expect(expected(13, "second", &told));
-        assert!(told.borrow().is_empty(), "nobody knows what becomes of it");
-        pending.applied(applied(13, "first"));
+        assert_eq!(pending.proposed(Index(13), FIRST), None);
+        let displaced = pending.proposed(Index(13), SECOND);
+        assert_eq!(displaced, Some(FIRST), "nobody knows what becomes of it");
         // What is committed in its place proves that the second is in no log that counts.
-        assert_eq!(*told.borrow(), [("second", false)]);
+        let fate = pending.committed(&entry(13, FIRST), RUN);
+        assert_eq!(fate, Some(Fate::Lost(SECOND)));
     }
 
     /// Behind a quorum that does not answer, callers give up, and others come.
     #[test]
     fn callers_that_gave_up_are_forgotten_and_no_others() {
-        let told = Told::default();
         let mut pending = Pending::default();
-        pending.expect(expected(13, "own", &told));
-        pending.expect(expected(14, "gone", &told));
-        pending.prune();
+        pending.proposed(Index(13), FIRST);
+        pending.proposed(Index(14), SECOND);
+        pending.prune(&|token| token == SECOND);
         assert_eq!(pending.by_index.len(), 1);
-        pending.applied(applied(13, "own"));
-        assert_eq!(*told.borrow(), [("own", true)]);
+        let fate = pending.committed(&entry(13, FIRST), RUN);
+        assert_eq!(fate, Some(Fate::Committed(FIRST)));
     }
 
     #[test]
     fn an_entry_answers_its_own_caller() {
-        let told = Told::default();
         let mut pending = Pending::default();
-        pending.expect(expected(13, "own", &told));
-        pending.applied(applied(12, "own"));
-        pending.applied(applied(13, "own"));
-        pending.applied(applied(13, "own"));
-        assert_eq!(*told.borrow(), [("own", true)]);
+        pending.proposed(Index(13), FIRST);
+        assert_eq!(pending.committed(&entry(12, FIRST), RUN), None);
+        let fate = pending.committed(&entry(13, FIRST), RUN);
+        assert_eq!(fate, Some(Fate::Committed(FIRST)));
+        assert_eq!(pending.committed(&entry(13, FIRST), RUN), None);
+    }
+
+    #[test]
+    fn no_other_member_and_no_other_start_makes_the_same_context() {
+        let contexts = [(1, 7, 3), (2, 7, 3), (1, 8, 3), (1, 7, 4)].map(|(id, nonce, token)| {
+            let run = Run {
+                member_id: MemberId(id),
+                boot_nonce: nonce,
+            };
+            run.context(Token(token))
+        });
+        let different: std::collections::BTreeSet<_> = contexts.into();
+        assert_eq!(different.len(), 4);
     }
 }

@@ -1,97 +1,89 @@
 //! Reads that wait: for a quorum's word, then for the state machine.
 
-use super::env::Caller;
-use super::{Env, Replica, RequestError};
-use crate::consensus::{Event, LogRead, ReadToken, Refusal};
+use super::{Replica, RequestError};
+use crate::consensus::LogRead;
+use crate::input::{Confirm, Token};
+use crate::output::Output;
 use dengine_planted::planted;
 use dengine_types::Index;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-pub(super) struct Reads<C> {
-    /// Asked of consensus.
-    asked: HashMap<ReadToken, C>,
+/// Those that consensus was not asked for yet, or has confirmed.
+#[derive(Debug, Default)]
+pub(super) struct Reads {
     /// Those for which the lease will do, until the clock is read once more.
-    lease: Vec<C>,
+    lease: Vec<Token>,
     /// Confirmed, and ahead of the state machine.
-    confirmed: BTreeMap<Index, Vec<C>>,
+    confirmed: BTreeMap<Index, Vec<Token>>,
 }
 
-impl<C> Default for Reads<C> {
-    fn default() -> Self {
-        Self {
-            asked: HashMap::new(),
-            lease: Vec::new(),
-            confirmed: BTreeMap::new(),
-        }
+impl Reads {
+    /// Forgets those that nobody waits for any more.
+    pub(super) fn prune(&mut self, is_gone: &dyn Fn(Token) -> bool) {
+        self.confirmed.retain(|_, tokens| {
+            tokens.retain(|token| !is_gone(*token));
+            !tokens.is_empty()
+        });
     }
 }
 
-impl<L: LogRead, E: Env> Replica<L, E> {
-    pub(super) fn on_read(&mut self, caller: E::Read) {
+impl<L: LogRead> Replica<L> {
+    pub(super) fn on_read(&mut self, token: Token, confirm: Confirm) {
         if self.is_removed() {
-            return caller.answer(Err(RequestError::Removed));
+            return self.refuse(vec![token], RequestError::Removed);
         }
-        let token = self.read_token(caller);
-        self.step(Event::Read(token));
-    }
-
-    pub(super) fn on_lease_read(&mut self, caller: E::Read) {
-        if self.is_removed() {
-            return caller.answer(Err(RequestError::Removed));
+        match confirm {
+            Confirm::Lease => self.reads.lease.push(token),
+            Confirm::Quorum => {
+                if let Err(refusal) = self.consensus.read(token) {
+                    self.refused.push((vec![token], refusal));
+                }
+            }
         }
-        self.reads.lease.push(caller);
     }
 
     /// Asks consensus for the reads that the lease may answer. The clock was observed after the last of
     /// them came in: the lease must hold at a moment within each of them.
     pub(super) fn ask_lease_reads(&mut self) {
-        for caller in std::mem::take(&mut self.reads.lease) {
-            let token = self.read_token(caller);
-            self.step(Event::LeaseRead(token));
+        let mut covered = (Vec::new(), Index(0));
+        for token in std::mem::take(&mut self.reads.lease) {
+            match self.consensus.lease_read(token) {
+                Ok(Some(index)) => {
+                    covered.0.push(token);
+                    covered.1 = index;
+                }
+                Ok(None) => {}
+                Err(refusal) => self.refused.push((vec![token], refusal)),
+            }
+        }
+        let (tokens, index) = covered;
+        if !tokens.is_empty() {
+            self.counts.reads_confirmed += tokens.len() as u64;
+            self.counts.lease_reads += tokens.len() as u64;
+            self.on_reads_confirmed(tokens, index);
         }
     }
 
-    /// Before the effects of this round are carried out: see [`LeaseView`](super::LeaseView).
+    /// Before the outputs of this round are carried out: see [`LeaseView`](super::LeaseView).
     pub(super) fn publish_lease(&self) {
         let until = self.consensus.lease_until();
         let committed = self.consensus.commit_index();
         self.lease.publish(until, self.applied, committed);
     }
 
-    fn read_token(&mut self, caller: E::Read) -> ReadToken {
-        let token = ReadToken(self.token());
-        self.reads.asked.insert(token, caller);
-        token
-    }
-
-    pub(super) fn on_reads_confirmed(
-        &mut self,
-        tokens: &[ReadToken],
-        index: Index,
-        by_lease: bool,
-    ) {
+    /// A round has confirmed these.
+    pub(super) fn on_round_confirmed(&mut self, tokens: Vec<Token>, index: Index) {
         self.counts.reads_confirmed += tokens.len() as u64;
-        if by_lease {
-            self.counts.lease_reads += tokens.len() as u64;
-        } else {
-            self.counts.read_rounds += 1;
-        }
-        let reads = &mut self.reads;
-        let callers = tokens.iter().filter_map(|token| reads.asked.remove(token));
-        if index <= self.applied || planted!(ReadBeforeApply) {
-            callers.for_each(|caller| caller.answer(Ok(())));
-        } else {
-            let waiting = reads.confirmed.entry(index).or_default();
-            waiting.extend(callers);
-        }
+        self.counts.read_rounds += 1;
+        self.on_reads_confirmed(tokens, index);
     }
 
-    pub(super) fn on_reads_refused(&mut self, tokens: &[ReadToken], refusal: Refusal) {
-        for token in tokens {
-            if let Some(caller) = self.reads.asked.remove(token) {
-                let error = self.request_error(refusal);
-                caller.answer(Err(error));
-            }
+    fn on_reads_confirmed(&mut self, tokens: Vec<Token>, index: Index) {
+        if index <= self.applied || planted!(ReadBeforeApply) {
+            self.outputs.push(Output::MayRead { tokens, index });
+        } else {
+            let waiting = self.reads.confirmed.entry(index).or_default();
+            waiting.extend(tokens);
         }
     }
 
@@ -101,96 +93,48 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         if !self.is_removed() {
             return;
         }
+        let mut tokens = self.consensus.give_up_reads();
         let reads = std::mem::take(&mut self.reads);
-        let asked = reads.asked.into_values().chain(reads.lease);
-        let confirmed = reads.confirmed.into_values().flatten();
-        for caller in asked.chain(confirmed) {
-            caller.answer(Err(RequestError::Removed));
-        }
+        tokens.extend(reads.lease);
+        tokens.extend(reads.confirmed.into_values().flatten());
+        self.refuse(tokens, RequestError::Removed);
     }
 
     /// Answers what waited for the state machine to come this far.
     pub(super) fn answer_reads(&mut self) {
         let later = self.reads.confirmed.split_off(&self.applied.next());
         let now = std::mem::replace(&mut self.reads.confirmed, later);
-        for caller in now.into_values().flatten() {
-            caller.answer(Ok(()));
-        }
-    }
-
-    pub(super) fn prune_reads(&mut self) {
-        self.reads.confirmed.retain(|_, callers| {
-            callers.retain(|caller| !caller.is_gone());
-            !callers.is_empty()
-        });
+        let may_read = |(index, tokens)| Output::MayRead { tokens, index };
+        self.outputs.extend(now.into_iter().map(may_read));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{
-        AppliedRange, Applier, ApplyJob, Counts, Effect, Input, LogJob, ReplicaConfig, Request,
-    };
+    use super::super::{AppliedRange, Applier, Counts, ReplicaConfig, first_batch};
     use super::*;
     use crate::consensus::ConsensusConfig;
-    use bytes::Bytes;
+    use crate::input::{Input, Write};
+    use crate::output::{ApplyJob, LogJob};
     use dengine_kv::store::MemoryStore;
-    use dengine_kv::{Member, Membership, MembershipChange, StateMachine};
+    use dengine_kv::{Member, Membership, StateMachine};
     use dengine_log::conformance::small_options;
     use dengine_log::memory::MemoryDisk;
     use dengine_log::{Batch, Log, LogReader};
-    use dengine_types::{ClusterId, Entry, EntryKind, HardState, MemberId, Moment, Term};
-    use std::cell::RefCell;
-    use std::rc::Rc;
+    use dengine_types::{ClusterId, MemberId, Moment};
     use std::sync::Arc;
     use std::time::Duration;
 
-    struct Somebody;
-
-    impl<T> Caller<T> for Somebody {
-        fn is_gone(&self) -> bool {
-            false
-        }
-
-        fn answer(self, _: Result<T, RequestError>) {}
-    }
-
-    /// The names of those who were told that they may read.
-    type Told = Rc<RefCell<Vec<&'static str>>>;
-
-    struct Reader(&'static str, Told);
-
-    impl Caller<()> for Reader {
-        fn is_gone(&self) -> bool {
-            self.0 == "gone"
-        }
-
-        fn answer(self, answer: Result<(), RequestError>) {
-            let told = match answer {
-                Ok(()) => self.0,
-                Err(RequestError::Removed) => "removed",
-                Err(error) => panic!("it was refused: {error}"),
-            };
-            self.1.borrow_mut().push(told);
-        }
-    }
-
-    enum Readers {}
-
-    impl Env for Readers {
-        type Write = Somebody;
-        type Read = Reader;
-        type Transfer = Somebody;
-    }
-
     /// The only voter of a cluster, which leads it and whose disk is quick; what is committed is applied when the test wants.
     struct Leader {
-        replica: Replica<LogReader<MemoryDisk>, Readers>,
-        applier: Applier<MemoryStore, Readers>,
+        replica: Replica<LogReader<MemoryDisk>>,
+        applier: Applier<MemoryStore>,
         log: Log<MemoryDisk>,
         now: Moment,
-        to_apply: Vec<ApplyJob<Readers>>,
-        told: Told,
+        to_apply: Vec<ApplyJob>,
+        readers: BTreeMap<Token, &'static str>,
+        /// The names of those who were told that they may read.
+        told: Vec<&'static str>,
     }
 
     impl Leader {
@@ -203,30 +147,12 @@ mod tests {
                 folder_id: "f1".to_owned(),
                 voter: true,
             };
-            let bootstrap = MembershipChange::Bootstrap {
-                cluster_id: ClusterId(1),
-                member,
-            };
-            let first = Entry {
-                index: Index(1),
-                term: Term(1),
-                kind: EntryKind::Membership,
-                context: Bytes::new(),
-                data: bootstrap.encode(),
-            };
-            let hard_state = HardState {
-                term: Term(1),
-                vote: MemberId(0),
-                commit: Index(1),
-            };
+            let first = first_batch(ClusterId(1), member);
+            let hard_state = first.hard_state.expect("its term begins");
             let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
-            let batch = Batch {
-                hard_state: Some(hard_state),
-                entries: vec![first.clone()],
-            };
-            log.append(&batch).unwrap();
+            log.append(&first).unwrap();
             let mut machine = StateMachine::open(MemoryStore::default()).unwrap();
-            machine.apply(&[first]).unwrap();
+            machine.apply(&first.entries).unwrap();
             let config = ReplicaConfig {
                 member_id: MemberId(1),
                 boot_nonce: 1,
@@ -244,7 +170,8 @@ mod tests {
                 log,
                 now: Moment(1),
                 to_apply: Vec::new(),
-                told: Told::default(),
+                readers: BTreeMap::new(),
+                told: Vec::new(),
             };
             leader.settle();
             leader.apply();
@@ -253,19 +180,20 @@ mod tests {
 
         fn settle(&mut self) {
             loop {
-                let effects = self.replica.effects(self.now);
-                if effects.is_empty() {
+                let is_gone = |token| self.readers.get(&token) == Some(&"gone");
+                let outputs = self.replica.outputs(self.now, &is_gone);
+                if outputs.is_empty() {
                     return;
                 }
-                for effect in effects {
-                    self.carry_out(effect);
+                for output in outputs {
+                    self.carry_out(output);
                 }
             }
         }
 
-        fn carry_out(&mut self, effect: Effect<Readers>) {
-            match effect {
-                Effect::Log(LogJob::Append {
+        fn carry_out(&mut self, output: Output) {
+            match output {
+                Output::Log(LogJob::Append {
                     id,
                     hard_state,
                     entries,
@@ -277,7 +205,16 @@ mod tests {
                     self.log.append(&batch).unwrap();
                     self.replica.handle(Input::Persisted(id), self.now);
                 }
-                Effect::Apply(job) => self.to_apply.push(job),
+                Output::Apply(job) => self.to_apply.push(job),
+                Output::MayRead { tokens, .. } => {
+                    let readers = tokens.iter().filter_map(|it| self.readers.remove(it));
+                    self.told.extend(readers);
+                }
+                Output::Refused { tokens, error } => {
+                    assert_eq!(error, RequestError::Removed, "nothing else refuses it");
+                    let readers = tokens.iter().filter_map(|it| self.readers.remove(it));
+                    self.told.extend(readers.map(|_| "removed"));
+                }
                 _ => {}
             }
         }
@@ -285,7 +222,7 @@ mod tests {
         fn apply(&mut self) {
             let jobs = std::mem::take(&mut self.to_apply);
             let applied = self.applier.work(jobs).unwrap();
-            let applied = applied.expect("something was committed");
+            let applied = applied.expect("something was committed").range;
             assert!(!self.applier.has_more(), "it is little");
             self.replica.handle(Input::Applied(applied), self.now);
             self.settle();
@@ -293,28 +230,32 @@ mod tests {
 
         /// It is committed at once.
         fn write(&mut self) {
-            let caller = Somebody;
-            self.ask(Request::settle(caller));
-        }
-
-        fn read(&mut self, name: &'static str) {
-            let caller = Reader(name, Rc::clone(&self.told));
-            self.ask(Request::Read { caller });
-        }
-
-        fn lease_read(&mut self, name: &'static str) {
-            let caller = Reader(name, Rc::clone(&self.told));
-            self.ask(Request::LeaseRead { caller });
-        }
-
-        fn ask(&mut self, request: Request<Readers>) {
-            self.replica.handle(Input::Request(request), self.now);
+            let token = self.replica.name();
+            let write = Write::settle();
+            self.replica.handle(Input::Write { token, write }, self.now);
             self.settle();
         }
 
+        fn read(&mut self, name: &'static str) {
+            self.ask(name, Confirm::Quorum);
+            self.settle();
+        }
+
+        fn lease_read(&mut self, name: &'static str) {
+            self.ask(name, Confirm::Lease);
+            self.settle();
+        }
+
+        fn ask(&mut self, name: &'static str, confirm: Confirm) {
+            let token = self.replica.name();
+            self.readers.insert(token, name);
+            self.replica
+                .handle(Input::Read { token, confirm }, self.now);
+        }
+
         /// Who was told since the last call.
-        fn told(&self) -> Vec<&'static str> {
-            self.told.take()
+        fn told(&mut self) -> Vec<&'static str> {
+            std::mem::take(&mut self.told)
         }
     }
 
@@ -356,6 +297,7 @@ mod tests {
         leader.write();
         leader.read("gone");
         leader.replica.handle(Input::Tick, leader.now);
+        leader.settle();
         assert_eq!(leader.replica.reads.confirmed.len(), 1);
         leader.apply();
         assert_eq!(leader.told(), ["waits"]);
@@ -406,19 +348,12 @@ mod tests {
         let mut leader = Leader::new();
         leader.write();
         leader.read("confirmed");
-        let caller = |name| Reader(name, Rc::clone(&leader.told));
-        let asked = Request::Read {
-            caller: caller("asked"),
-        };
-        let by_lease = Request::LeaseRead {
-            caller: caller("by lease"),
-        };
-        for request in [asked, by_lease] {
-            leader.replica.handle(Input::Request(request), leader.now);
-        }
+        leader.ask("asked", Confirm::Quorum);
+        leader.ask("by lease", Confirm::Lease);
         assert!(leader.told().is_empty() && leader.replica.status().ready);
         let removed = by_its_log(&mut leader);
         leader.replica.handle(removed, leader.now);
+        leader.settle();
         assert_eq!(leader.told(), ["removed"; 3]);
         leader.read("late");
         leader.lease_read("late");

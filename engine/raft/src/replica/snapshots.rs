@@ -1,13 +1,13 @@
 //! How much of the log is kept, and what becomes of snapshots.
 
-use super::input::{Effect, LogJob};
-use super::{Env, Replica};
-use crate::consensus::{Event, LogRead, Role};
+use super::Replica;
+use crate::consensus::{LogRead, Role};
+use crate::output::{LogJob, Output};
 use bytes::Bytes;
 use dengine_planted::planted;
 use dengine_types::{Index, MemberId};
 
-impl<L: LogRead, E: Env> Replica<L, E> {
+impl<L: LogRead> Replica<L> {
     /// Drops what nobody needs any more of the log, now that the state machine is on disk up to
     /// `flushed`.
     pub(super) fn on_flushed(&mut self, flushed: Index) {
@@ -20,8 +20,8 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         let upto = self.truncatable();
         if upto.next() > self.consensus.first_index() {
             // First here: consensus must not read what the log is about to drop.
-            self.step(Event::Truncate(upto));
-            self.effects.push(Effect::Log(LogJob::TruncatePrefix(upto)));
+            self.consensus.truncate(upto);
+            self.outputs.push(Output::Log(LogJob::TruncatePrefix(upto)));
         }
     }
 
@@ -31,7 +31,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.log_is_full = true;
         self.consensus.withdraw_snapshot();
         self.truncate();
-        self.effects.push(Effect::Flush);
+        self.outputs.push(Output::Flush);
     }
 
     /// The state may need the log's space to be flushed in, or merged. Flushed is only what drops a segment.
@@ -43,7 +43,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.truncate();
         let current = self.log.current_first();
         if self.consensus.first_index() < current && self.flushed.next() < current {
-            self.effects.push(Effect::Flush);
+            self.outputs.push(Output::Flush);
         }
     }
 
@@ -84,10 +84,11 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         done.min(Index(keep.0.saturating_sub(1)))
     }
 
-    pub(super) fn on_snapshot_staged(&mut self, from: MemberId, message: Bytes) {
-        self.step(Event::Snapshot { from, message });
+    pub(super) fn on_snapshot_staged(&mut self, from: MemberId, message: &Bytes) {
+        let staged = self.consensus.snapshot_staged(from, message);
+        self.note_refusal(staged);
         if !self.consensus.has_ended() {
-            self.effects.push(Effect::DiscardStaged);
+            self.outputs.push(Output::DiscardStaged);
         }
     }
 }
@@ -95,8 +96,9 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::consensus::{AppendId, ConsensusConfig, SnapshotMeta};
-    use crate::replica::{AppliedRange, Caller, Input, ReplicaConfig, RequestError};
+    use crate::consensus::ConsensusConfig;
+    use crate::input::{AppendId, Input, SnapshotMeta};
+    use crate::replica::{AppliedRange, ReplicaConfig};
     use dengine_kv::StateMachine;
     use dengine_kv::store::MemoryStore;
     use dengine_log::conformance::small_options;
@@ -104,28 +106,8 @@ mod tests {
     use dengine_log::{Batch, Log, LogReader, Position};
     use dengine_types::{Entry, EntryKind, HardState, Moment, Revision, Term};
 
-    enum NoCallers {}
-    struct Nobody;
-
-    impl<T> Caller<T> for Nobody {
-        fn is_gone(&self) -> bool {
-            true
-        }
-
-        fn answer(self, _: Result<T, RequestError>) {}
-    }
-
-    impl Env for NoCallers {
-        type Write = Nobody;
-        type Read = Nobody;
-        type Transfer = Nobody;
-    }
-
     /// A member whose log of 100 entries takes about 50,000 bytes, all of them applied.
-    fn member(
-        keep_bytes: u64,
-        keep_bytes_for_followers: u64,
-    ) -> Replica<LogReader<MemoryDisk>, NoCallers> {
+    fn member(keep_bytes: u64, keep_bytes_for_followers: u64) -> Replica<LogReader<MemoryDisk>> {
         member_with(keep_bytes, keep_bytes_for_followers, 100)
     }
 
@@ -134,7 +116,7 @@ mod tests {
         keep_bytes: u64,
         keep_bytes_for_followers: u64,
         applied: usize,
-    ) -> Replica<LogReader<MemoryDisk>, NoCallers> {
+    ) -> Replica<LogReader<MemoryDisk>> {
         let entries = (1..=100).map(|index| Entry {
             index: Index(index),
             term: Term(1),
@@ -180,7 +162,7 @@ mod tests {
         let mut member = member(keep_bytes, keep_bytes_for_followers);
         member.handle(Input::SnapshotMade(snapshot.map(meta)), Moment(0));
         member.handle(Input::Flushed(Index(100)), Moment(0));
-        truncation(&member.effects(Moment(0)))
+        truncation(&follows(&mut member))
     }
 
     fn meta(index: u64) -> SnapshotMeta {
@@ -208,9 +190,13 @@ mod tests {
         }
     }
 
-    fn truncation(effects: &[Effect<NoCallers>]) -> Option<u64> {
-        effects.iter().find_map(|effect| match effect {
-            Effect::Log(LogJob::TruncatePrefix(upto)) => Some(upto.0),
+    fn follows(member: &mut Replica<LogReader<MemoryDisk>>) -> Vec<Output> {
+        member.outputs(Moment(0), &|_| false)
+    }
+
+    fn truncation(outputs: &[Output]) -> Option<u64> {
+        outputs.iter().find_map(|output| match output {
+            Output::Log(LogJob::TruncatePrefix(upto)) => Some(upto.0),
             _ => None,
         })
     }
@@ -220,10 +206,10 @@ mod tests {
     fn what_consensus_does_not_know_to_be_applied_is_kept() {
         let mut member = member_with(0, 0, 60);
         member.handle(Input::Flushed(Index(90)), Moment(0));
-        assert_eq!(truncation(&member.effects(Moment(0))), Some(60));
+        assert_eq!(truncation(&follows(&mut member)), Some(60));
         member.handle(Input::Applied(applied_to(95)), Moment(0));
         member.handle(Input::Flushed(Index(90)), Moment(0));
-        assert_eq!(truncation(&member.effects(Moment(0))), Some(90));
+        assert_eq!(truncation(&follows(&mut member)), Some(90));
     }
 
     #[test]
@@ -237,23 +223,23 @@ mod tests {
     #[test]
     fn a_full_log_is_flushed_for_and_keeps_nothing_for_others() {
         let mut member = member_with(1 << 20, 1 << 20, 60);
-        drop(member.effects(Moment(0)));
+        drop(follows(&mut member));
         member.handle(Input::Applied(applied_to(92)), Moment(0));
         member.handle(Input::Flushed(Index(80)), Moment(0));
-        assert_eq!(truncation(&member.effects(Moment(0))), None);
+        assert_eq!(truncation(&follows(&mut member)), None);
         member.handle(Input::LogFull, Moment(0));
-        let effects = member.effects(Moment(0));
-        assert!(effects.iter().any(|it| matches!(it, Effect::Flush)));
+        let outputs = follows(&mut member);
+        assert!(outputs.iter().any(|it| matches!(it, Output::Flush)));
         assert_eq!(
-            truncation(&effects),
+            truncation(&outputs),
             Some(80),
             "there may be no room to flush"
         );
         member.handle(Input::Flushed(Index(90)), Moment(0));
-        assert_eq!(truncation(&member.effects(Moment(0))), Some(90));
+        assert_eq!(truncation(&follows(&mut member)), Some(90));
         member.handle(Input::Persisted(AppendId(0)), Moment(0));
         member.handle(Input::Flushed(Index(92)), Moment(0));
-        assert_eq!(truncation(&member.effects(Moment(0))), None);
+        assert_eq!(truncation(&follows(&mut member)), None);
     }
 
     /// The flusher's word came first, and nobody asked again.
@@ -262,16 +248,16 @@ mod tests {
         let mut member = member_with(1 << 20, 1 << 20, 60);
         member.handle(Input::LogFull, Moment(0));
         member.handle(Input::Flushed(Index(90)), Moment(0));
-        assert_eq!(truncation(&member.effects(Moment(0))), Some(60));
+        assert_eq!(truncation(&follows(&mut member)), Some(60));
         member.handle(Input::Applied(applied_to(95)), Moment(0));
-        assert_eq!(truncation(&member.effects(Moment(0))), Some(90));
+        assert_eq!(truncation(&follows(&mut member)), Some(90));
     }
 
     #[test]
     fn a_state_that_was_just_opened_is_flushed() {
         let mut member = member_with(1 << 20, 1 << 20, 60);
         member.handle(Input::LogFull, Moment(0));
-        assert_eq!(truncation(&member.effects(Moment(0))), Some(60));
+        assert_eq!(truncation(&follows(&mut member)), Some(60));
     }
 
     /// A member had 64 MiB free of 1 GiB, and a log of 320 MiB of which most was flushed. What it kept in memory had no room.
@@ -280,12 +266,12 @@ mod tests {
         let mut member = member_with(1 << 20, 1 << 20, 80);
         let current = member.log.current_first().0;
         assert!(90 < current);
-        let low = |member: &mut Replica<_, _>, is_low| {
-            drop(member.effects(Moment(0)));
+        let low = |member: &mut Replica<_>, is_low| {
+            drop(follows(member));
             member.handle(Input::LowOnSpace(is_low), Moment(0));
-            let effects = member.effects(Moment(0));
-            let flushes = effects.iter().any(|it| matches!(it, Effect::Flush));
-            (truncation(&effects), flushes)
+            let outputs = follows(member);
+            let flushes = outputs.iter().any(|it| matches!(it, Output::Flush));
+            (truncation(&outputs), flushes)
         };
         assert_eq!(low(&mut member, false), (None, false));
         let (upto, flushes) = low(&mut member, true);
@@ -293,7 +279,7 @@ mod tests {
         assert_eq!(upto, Some(80));
         member.handle(Input::Applied(applied_to(100)), Moment(0));
         member.handle(Input::Flushed(Index(100)), Moment(0));
-        assert_eq!(truncation(&member.effects(Moment(0))), Some(current - 1));
+        assert_eq!(truncation(&follows(&mut member)), Some(current - 1));
         assert_eq!(low(&mut member, true), (None, false), "no more can go");
     }
 
@@ -304,7 +290,7 @@ mod tests {
         let first = member.log.current_first();
         assert!(Index(90) < first && first < Index(100));
         member.handle(Input::LogFull, Moment(0));
-        let upto = truncation(&member.effects(Moment(0)));
+        let upto = truncation(&follows(&mut member));
         assert_eq!(upto, Some(first.0 - 1));
     }
 
@@ -313,9 +299,9 @@ mod tests {
         let mut member = member_with(0, 1 << 20, 80);
         member.handle(Input::SnapshotMade(Some(meta(10))), Moment(0));
         member.handle(Input::Flushed(Index(80)), Moment(0));
-        assert_eq!(truncation(&member.effects(Moment(0))), Some(10));
+        assert_eq!(truncation(&follows(&mut member)), Some(10));
         member.handle(Input::LogFull, Moment(0));
-        assert_eq!(truncation(&member.effects(Moment(0))), Some(80));
+        assert_eq!(truncation(&follows(&mut member)), Some(80));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Whether the log and the state machine get on. A disk that hangs reports no error, and a leader goes on sending
 //! heartbeats without it: the others follow, and nothing is applied or answered.
 
-use crate::consensus::AppendId;
+use crate::input::AppendId;
 use dengine_types::{Index, Moment};
 use std::collections::VecDeque;
 use std::time::Duration;

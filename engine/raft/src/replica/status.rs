@@ -1,7 +1,7 @@
 //! What a member tells of itself and, while it leads, of the others.
 
+use super::Replica;
 use super::error::LeaderHint;
-use super::{Env, Replica};
 use crate::consensus::{LogRead, Role as RaftRole};
 use dengine_kv::Member;
 use dengine_types::{Index, MemberId, Moment, Revision, Term};
@@ -131,7 +131,7 @@ pub(super) struct Removed {
     pub(super) by_peer: Option<Moment>,
 }
 
-impl<L: LogRead, E: Env> Replica<L, E> {
+impl<L: LogRead> Replica<L> {
     /// Where this member stands.
     #[must_use]
     pub fn status(&self) -> ReplicaStatus {
@@ -217,9 +217,10 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::consensus::{Outbound, without_leader_commit};
-    use crate::replica::lone::{LoneLeader, Somebody, record};
-    use crate::replica::{Input, Request};
+    use crate::consensus::without_leader_commit;
+    use crate::input::{Input, Write};
+    use crate::output::Outbound;
+    use crate::replica::lone::{LoneLeader, record};
     use dengine_kv::{CommandVersion, MembershipChange};
 
     /// A leader, and a learner of its cluster that begins with nothing.
@@ -232,11 +233,8 @@ mod tests {
         fn new() -> Self {
             let mut leader = LoneLeader::new(CommandVersion::CURRENT);
             leader.elect();
-            let request = Request::Change {
-                change: MembershipChange::AddLearner(record(2)),
-                caller: Somebody,
-            };
-            leader.replica.handle(Input::Request(request), leader.now);
+            let change = MembershipChange::AddLearner(record(2));
+            leader.ask(Write::Change(change));
             leader.settle();
             Self {
                 leader,
@@ -246,8 +244,7 @@ mod tests {
 
         fn write(&mut self, entries: u64) {
             for _ in 0..entries {
-                let request = Input::Request(Request::settle(Somebody));
-                self.leader.replica.handle(request, self.leader.now);
+                self.leader.ask(Write::settle());
             }
             self.leader.settle();
         }

@@ -1,8 +1,10 @@
 //! For tests: a leader in time. Its disk and its applier take some, and its keeper works.
 
-use super::lone::{LoneLeader, Somebody, Waiting};
-use super::{AppliedRange, ApplyJob, Effect, EncodedCommand, Input, Keeper, LogJob, Request};
-use crate::consensus::{AppendId, Outbound, Role};
+use super::lone::LoneLeader;
+use super::{AppliedRange, Keeper};
+use crate::consensus::Role;
+use crate::input::{AppendId, EncodedCommand, Input, Write};
+use crate::output::{ApplyJob, LogJob, Outbound, Output};
 use bytes::Bytes;
 use dengine_kv as kv;
 use dengine_kv::store::MemoryStore;
@@ -34,7 +36,7 @@ struct Member {
     speed: Speed,
     /// When these are on disk.
     synced: VecDeque<(Moment, AppendId)>,
-    jobs: VecDeque<ApplyJob<Waiting>>,
+    jobs: VecDeque<ApplyJob>,
     /// What the applier does until then.
     applying: Option<(Moment, AppliedRange)>,
     /// Committed, and not applied.
@@ -89,13 +91,10 @@ impl Member {
     }
 
     fn write(&mut self, request: impl Into<kv::Request>, from: Option<u8>) {
-        let write = Request::Write {
+        self.lone.ask(Write::Command {
             command: EncodedCommand::new(request.into(), CommandVersion::CURRENT),
-            caller: Somebody,
             from: from.map(|client| IpAddr::from([10, 0, 0, client])),
-        };
-        let now = self.now();
-        self.lone.replica.handle(Input::Request(write), now);
+        });
     }
 
     /// A client puts so many keys at once.
@@ -144,18 +143,18 @@ impl Member {
             self.keeper_at = now.after(self.keeper.pause());
         }
         loop {
-            let effects = self.lone.replica.effects(now);
-            if effects.is_empty() {
+            let outputs = self.lone.outputs();
+            if outputs.is_empty() {
                 return;
             }
-            effects.into_iter().for_each(|it| self.carry_out(it));
+            outputs.into_iter().for_each(|it| self.carry_out(it));
             hear(&mut self.lone, &mut self.followers);
         }
     }
 
-    fn carry_out(&mut self, effect: Effect<Waiting>) {
-        match effect {
-            Effect::Log(LogJob::Append {
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Log(LogJob::Append {
                 id,
                 hard_state,
                 entries,
@@ -168,13 +167,11 @@ impl Member {
                 let synced = self.synced.back().map_or(synced, |last| last.0.max(synced));
                 self.synced.push_back((synced, id));
             }
-            Effect::Apply(job) => {
-                if let ApplyJob::Entries(entries) = &job {
-                    self.logged.extend(entries.iter().cloned());
-                }
+            Output::Apply(job) => {
+                self.logged.extend(job.entries.iter().cloned());
                 self.jobs.push_back(job);
             }
-            Effect::Send(messages) => self.lone.sent.extend(messages),
+            Output::Send(messages) => self.lone.sent.extend(messages),
             _ => {}
         }
     }
@@ -194,7 +191,8 @@ impl Member {
             self.lone.replica.handle(Input::Applied(range), now);
         }
         let jobs = std::iter::from_fn(|| self.jobs.pop_front());
-        if let Some(range) = self.lone.applier.work(jobs).unwrap() {
+        if let Some(done) = self.lone.applier.work(jobs).unwrap() {
+            let range = done.range;
             let micros = range.records as u64 * 1_000 / self.speed.applies;
             self.applying = Some((now.after(Duration::from_micros(micros)), range));
         }

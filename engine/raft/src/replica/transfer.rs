@@ -1,86 +1,96 @@
 //! Handing leadership to another voter (Raft thesis §3.10).
 
-use super::env::Caller;
-use super::input::Successor;
-use super::{Env, Replica, RequestError};
-use crate::consensus::{Event, LogRead, Progress, Refusal, Role, State};
+use super::{Replica, RequestError};
+use crate::consensus::{LogRead, Progress, Refusal, Role, State};
+use crate::input::{Successor, Token};
+use crate::output::Output;
 use dengine_types::{MemberId, Moment};
 
 /// A transfer is given up after so many election timeouts.
 const PATIENCE_TIMEOUTS: u32 = 2;
 
 /// A transfer that is under way.
-pub(super) struct Transfer<C> {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
     to: MemberId,
-    caller: C,
+    token: Token,
     give_up_at: Moment,
 }
 
-impl<L: LogRead, E: Env> Replica<L, E> {
-    pub(super) fn on_transfer(&mut self, to: Successor, caller: E::Transfer) {
+/// What there is to do for a transfer.
+enum Check {
+    /// To this voter.
+    To(MemberId),
+    /// Nothing: it leads.
+    Leads,
+}
+
+impl<L: LogRead> Replica<L> {
+    pub(super) fn on_transfer(&mut self, token: Token, to: Successor) {
         match self.check_transfer(to) {
-            Ok(to) => {
+            Ok(Check::To(to)) => {
+                let patience = self.config.election_timeout * PATIENCE_TIMEOUTS;
                 self.transfer = Some(Transfer {
                     to,
-                    caller,
-                    give_up_at: self
-                        .now
-                        .after(self.config.election_timeout * PATIENCE_TIMEOUTS),
+                    token,
+                    give_up_at: self.now.after(patience),
                 });
-                self.step(Event::TransferLeader(to));
+                self.consensus.transfer_leader(to);
             }
-            Err(answer) => caller.answer(answer),
+            Ok(Check::Leads) => {
+                let term = self.consensus.state().term;
+                self.outputs.push(Output::Transferred { token, term });
+            }
+            Err(error) => self.refuse(vec![token], error),
         }
     }
 
-    /// To whom; or the answer, if there is nothing to do or it cannot be done.
-    fn check_transfer(
-        &self,
-        to: Successor,
-    ) -> Result<MemberId, Result<dengine_types::Term, RequestError>> {
+    fn check_transfer(&self, to: Successor) -> Result<Check, RequestError> {
         let state = self.consensus.state();
         if let Successor::Named(to) = to
             && state.leader == Some(to)
         {
-            return Err(Ok(state.term));
+            return Ok(Check::Leads);
         }
         if state.role != Role::Leader {
-            return Err(Err(self.request_error(Refusal::NotLeader)));
+            return Err(self.request_error(Refusal::NotLeader));
         }
         if self.transfer.is_some() {
-            return Err(Err(RequestError::NotServed {
+            return Err(RequestError::NotServed {
                 reason: "another transfer is under way".to_owned(),
-            }));
+            });
         }
         let others = self.consensus.progress();
         let others = others.iter().filter(|p| p.member != self.config.member_id);
         let to = successor(to, others).ok_or_else(|| {
             let reason = "no other voter answers that could lead";
-            Err(RequestError::Refused(reason.to_owned()))
+            RequestError::Refused(reason.to_owned())
         })?;
         if !self.is_voter(to) {
             let reason = format!("member {to} is no voter of this cluster");
-            return Err(Err(RequestError::Refused(reason)));
+            return Err(RequestError::Refused(reason));
         }
-        Ok(to)
+        Ok(Check::To(to))
     }
 
     pub(super) fn tick_transfer(&mut self) {
         if let Some(late) = self.transfer.take_if(|t| t.give_up_at <= self.now) {
-            late.caller.answer(Err(RequestError::NotServed {
+            let error = RequestError::NotServed {
                 reason: format!("member {} did not take over in time", late.to),
-            }));
+            };
+            self.refuse(vec![late.token], error);
         }
         if let Some(to) = self.transfer.as_ref().map(|t| t.to) {
             // The first attempt is lost on a voter that has not applied its own promotion yet. Asking
             // again while one is under way changes nothing.
-            self.step(Event::TransferLeader(to));
+            self.consensus.transfer_leader(to);
         }
     }
 
     pub(super) fn finish_transfer(&mut self, state: State) {
         if let Some(done) = self.transfer.take_if(|t| state.leader == Some(t.to)) {
-            done.caller.answer(Ok(state.term));
+            let (token, term) = (done.token, state.term);
+            self.outputs.push(Output::Transferred { token, term });
         }
     }
 }

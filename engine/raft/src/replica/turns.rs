@@ -9,9 +9,10 @@
 //! What the leader itself has to do for keys to expire has as much as all clients together: whoever puts keys that
 //! live a millisecond would otherwise have expiry fall behind, or everybody wait for it.
 
+use super::Replica;
 use super::pace::load;
-use super::{Caller, EncodedCommand, Env, OwnCommands, Replica};
-use crate::consensus::{LogRead, Refusal, Role, Token};
+use crate::consensus::{LogRead, Role};
+use crate::input::{EncodedCommand, OwnCommands, Token};
 use dengine_kv::EXPIRY_RETRY;
 use dengine_types::Moment;
 use std::collections::{BTreeMap, VecDeque};
@@ -184,69 +185,68 @@ impl<T> Turns<T> {
 }
 
 /// A write that waits to be proposed.
-pub(super) struct QueuedWrite<C> {
-    command: EncodedCommand,
-    awaited: Awaited<C>,
+#[derive(Debug)]
+pub(super) struct QueuedWrite {
+    pub(super) command: EncodedCommand,
+    pub(super) proposer: Proposer,
 }
 
-enum Awaited<C> {
-    By(C),
-    /// Nobody waits, and it is proposed again if it is not applied for long after this.
-    Since(Moment),
+/// Who wants it written.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Proposer {
+    /// Who waits for it.
+    Caller(Token),
+    /// The leader itself. It proposes it again if it is not applied for long after this.
+    Leader { since: Moment },
 }
 
-impl<C> QueuedWrite<C> {
-    fn is_gone<T>(&self, now: Moment) -> bool
-    where
-        C: Caller<T>,
-    {
-        match &self.awaited {
-            Awaited::By(caller) => caller.is_gone(),
-            Awaited::Since(then) => now.since(*then) >= GIVEN_UP_AFTER,
+impl QueuedWrite {
+    fn is_gone(&self, now: Moment, is_gone: &dyn Fn(Token) -> bool) -> bool {
+        match self.proposer {
+            Proposer::Caller(token) => is_gone(token),
+            Proposer::Leader { since } => now.since(since) >= GIVEN_UP_AFTER,
         }
     }
 }
 
-impl<L: LogRead, E: Env> Replica<L, E> {
-    pub(super) fn on_write(
-        &mut self,
-        command: EncodedCommand,
-        caller: E::Write,
-        from: Option<IpAddr>,
-    ) {
+impl<L: LogRead> Replica<L> {
+    pub(super) fn on_write(&mut self, token: Token, command: EncodedCommand, from: Option<IpAddr>) {
         let queued = QueuedWrite {
             command,
-            awaited: Awaited::By(caller),
+            proposer: Proposer::Caller(token),
         };
         match from {
             Some(from) => self.wait(Writer::Client(from), queued),
-            None if queued.is_gone(self.now) => {}
-            None => self.begin(queued),
+            None => self.at_once.push(queued),
         }
     }
 
     pub(super) fn on_propose(&mut self, own: OwnCommands) {
-        let now = self.now;
-        let queued = |command| QueuedWrite {
-            command,
-            awaited: Awaited::Since(now),
-        };
-        for command in own.at_once {
-            self.begin(queued(command));
-        }
+        let proposer = Proposer::Leader { since: self.now };
+        let queued = |command| QueuedWrite { command, proposer };
+        self.at_once.extend(own.at_once.into_iter().map(queued));
         for command in own.in_turn {
             self.wait(Writer::Leader, queued(command));
         }
     }
 
-    fn wait(&mut self, writer: Writer, queued: QueuedWrite<E::Write>) {
+    pub(super) fn wait(&mut self, writer: Writer, queued: QueuedWrite) {
         let EncodedCommand { data, records } = &queued.command;
         let load = load(*records, data.len() as u64);
         self.turns.wait(writer, load, queued, self.now);
     }
 
+    /// Begins what waits for nobody.
+    pub(super) fn begin_at_once(&mut self, is_gone: &dyn Fn(Token) -> bool) {
+        for write in std::mem::take(&mut self.at_once) {
+            if !write.is_gone(self.now, is_gone) {
+                self.begin(write);
+            }
+        }
+    }
+
     /// Of the writes that wait, begins as many as may be under way. Whoever does not lead refuses them all at once.
-    pub(super) fn take_turns(&mut self) {
+    pub(super) fn take_turns(&mut self, is_gone: &dyn Fn(Token) -> bool) {
         let leads = self.consensus.state().role == Role::Leader;
         if !leads {
             self.pace.lost_lead();
@@ -266,7 +266,8 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             newest > TWO.start && TWO.contains(&under_way) && under_way - newest < most
         };
         while under_way < most || takes_second(under_way, newest) {
-            let next = self.turns.next(self.now, |it| it.is_gone(self.now));
+            let now = self.now;
+            let next = self.turns.next(now, |it| it.is_gone(now, is_gone));
             let Some((load, queued)) = next else {
                 return;
             };
@@ -276,7 +277,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         }
     }
 
-    /// The load of what is proposed or will be with the next effects, and is not applied.
+    /// The load of what is proposed or will be with the next outputs, and is not applied.
     fn under_way(&self) -> u64 {
         let logged = self.consensus.last_index().0.saturating_sub(self.applied.0);
         let logged = usize::try_from(logged).unwrap_or(usize::MAX);
@@ -287,42 +288,18 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         others.saturating_add(load_of_them).saturating_add(next)
     }
 
-    pub(super) fn forget_writes(&mut self) {
+    pub(super) fn forget_writes(&mut self, is_gone: &dyn Fn(Token) -> bool) {
         let now = self.now;
-        self.turns.forget(now, |it| it.is_gone(now));
-    }
-
-    /// Proposes a write.
-    fn begin(&mut self, write: QueuedWrite<E::Write>) {
-        let QueuedWrite { command, awaited } = write;
-        let EncodedCommand { data, records } = command.clone();
-        let proposal = match awaited {
-            Awaited::By(caller) => self.proposal(data, Some(caller)),
-            Awaited::Since(_) => {
-                let proposal = self.proposal(data, None);
-                let own = QueuedWrite { command, awaited };
-                self.own_proposed.insert(proposal.token, own);
-                proposal
-            }
-        };
-        self.proposals.add(proposal, records);
-    }
-
-    /// Clients are told, and try again. What the leader proposes of its own accord waits for its turn instead, or nothing more of its
-    /// kind would be proposed before [`EXPIRY_RETRY`] is over.
-    pub(super) fn on_own_refused(&mut self, token: Token, refusal: Refusal) {
-        let own = self.own_proposed.remove(&token);
-        if let Some(own) = own.filter(|_| refusal == Refusal::Overloaded) {
-            self.wait(Writer::Leader, own);
-        }
+        self.turns.forget(now, |it| it.is_gone(now, is_gone));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replica::lone::{LoneLeader, Somebody};
-    use crate::replica::{Effect, Input, LogJob, Request as Asked};
+    use crate::input::{Input, Write};
+    use crate::output::{LogJob, Output};
+    use crate::replica::lone::LoneLeader;
     use bytes::Bytes;
     use dengine_kv::{Batch, BatchOperation, Command, CommandVersion, ExpiredKey, Request};
     use dengine_types::{Entry, Revision};
@@ -419,15 +396,13 @@ mod tests {
         let keys = (0..96).map(expired).collect();
         let [batch, expiry] = [batch, Command::ExpireKeys { keys }]
             .map(|it| EncodedCommand::new(Request::from(it), CommandVersion::CURRENT));
-        let replica = &mut leader.0.replica;
         for _ in 0..1_000 {
-            let write = Asked::Write {
+            leader.0.ask(Write::Command {
                 command: batch.clone(),
-                caller: Somebody,
                 from: Some(address(1)),
-            };
-            replica.handle(Input::Request(write), leader.0.now);
+            });
         }
+        let replica = &mut leader.0.replica;
         let own = OwnCommands {
             in_turn: vec![expiry; 1_000],
             ..OwnCommands::default()
@@ -581,19 +556,15 @@ mod tests {
 
         fn write_data(&mut self, client: u8, data: Bytes) {
             let command = EncodedCommand { data, records: 1 };
-            let write = Asked::Write {
-                command,
-                caller: Somebody,
-                from: Some(address(client)),
-            };
-            self.0.replica.handle(Input::Request(write), self.0.now);
+            let from = Some(address(client));
+            self.0.ask(Write::Command { command, from });
         }
 
         /// How many bytes the entries have that are proposed together next.
         fn next_bytes(&mut self) -> Vec<usize> {
-            let effects = self.0.replica.effects(self.0.now);
-            let entries = effects.iter().flat_map(|effect| match effect {
-                Effect::Log(LogJob::Append { entries, .. }) => entries.as_slice(),
+            let outputs = self.0.outputs();
+            let entries = outputs.iter().flat_map(|output| match output {
+                Output::Log(LogJob::Append { entries, .. }) => entries.as_slice(),
                 _ => &[],
             });
             entries.map(|it| it.data.len()).collect()
@@ -601,16 +572,16 @@ mod tests {
 
         /// The writes that are proposed together next.
         fn next(&mut self) -> Vec<u64> {
-            let effects = self.0.replica.effects(self.0.now);
-            let entries = effects.iter().flat_map(|effect| match effect {
-                Effect::Log(LogJob::Append { entries, .. }) => entries.as_slice(),
+            let outputs = self.0.outputs();
+            let entries = outputs.iter().flat_map(|output| match output {
+                Output::Log(LogJob::Append { entries, .. }) => entries.as_slice(),
                 _ => &[],
             });
             // Without that with which a leader begins its term.
             let entries = entries.filter(|it| !it.data.is_empty());
             let proposed = entries.map(number).collect();
-            for effect in effects {
-                self.0.carry_out(effect);
+            for output in outputs {
+                self.0.carry_out(output);
             }
             proposed
         }
@@ -698,9 +669,9 @@ mod tests {
             leader.write_data(1, vec![number; 8].into());
         }
         let appended = |leader: &mut Alone| {
-            let effects = leader.0.replica.effects(leader.0.now);
-            let entries = effects.into_iter().flat_map(|effect| match effect {
-                Effect::Log(LogJob::Append { entries, .. }) => entries,
+            let outputs = leader.0.outputs();
+            let entries = outputs.into_iter().flat_map(|output| match output {
+                Output::Log(LogJob::Append { entries, .. }) => entries,
                 _ => Vec::new(),
             });
             entries.map(|it| it.data).collect::<Vec<_>>()
@@ -712,6 +683,7 @@ mod tests {
         // What is not applied for so long the keeper proposes anew.
         leader.0.now = leader.0.now.after(GIVEN_UP_AFTER);
         leader.0.replica.handle(Input::Tick, leader.0.now);
+        assert!(appended(&mut leader).is_empty());
         assert!(next(&mut leader.0.replica.turns).is_none());
     }
 
@@ -734,7 +706,7 @@ mod tests {
             leader.0.replica.handle(Input::Propose(own), leader.0.now);
         };
         propose(&mut leader, &fills);
-        let held = leader.0.replica.effects(leader.0.now);
+        let held = leader.0.outputs();
         propose(&mut leader, &own);
         assert!(leader.next_bytes().is_empty(), "too much is uncommitted");
         held.into_iter().for_each(|it| leader.0.carry_out(it));

@@ -6,7 +6,7 @@
 //! reads the oldest only. While a change of members may be in the log that is not applied here, the leader does not know
 //! who will read what it writes, and so writes the oldest version.
 
-use super::{Env, Replica};
+use super::Replica;
 use crate::consensus::LogRead;
 use bytes::Bytes;
 use dengine_kv::{CommandVersion, Membership, Request};
@@ -123,7 +123,7 @@ impl Announced {
     }
 }
 
-impl<L: LogRead, E: Env> Replica<L, E> {
+impl<L: LogRead> Replica<L> {
     /// In which version a command may be proposed now.
     #[must_use]
     pub fn command_version(&self) -> CommandVersion {
@@ -167,8 +167,8 @@ fn lowered(data: Bytes, version: CommandVersion) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replica::lone::{LoneLeader, Somebody, Waiting, record};
-    use crate::replica::{EncodedCommand, Input, Request as Asked};
+    use crate::input::{EncodedCommand, Input, Write};
+    use crate::replica::lone::{LoneLeader, record};
     use Announcement::{Ack, Hello};
     use dengine_kv::{Command, MembershipChange};
     use dengine_types::{ClusterId, EntryKind};
@@ -211,7 +211,7 @@ mod tests {
             changes.filter_map(|it| it.data.first().copied()).collect()
         }
 
-        fn handle(&mut self, input: Input<Waiting>) {
+        fn handle(&mut self, input: Input) {
             self.0.replica.handle(input, self.0.now);
         }
 
@@ -220,12 +220,10 @@ mod tests {
             let command = Command::Compact {
                 revision: dengine_types::Revision(1),
             };
-            let write = Asked::Write {
+            self.0.ask(Write::Command {
                 command: EncodedCommand::new(Request::from(command), V3),
-                caller: Somebody,
                 from: None,
-            };
-            self.handle(Input::Request(write));
+            });
         }
 
         /// A command reaches the log in this version, and others are to be encoded in it.
@@ -248,11 +246,7 @@ mod tests {
         }
 
         fn change(&mut self, change: MembershipChange) {
-            let change = Asked::Change {
-                change,
-                caller: Somebody,
-            };
-            self.handle(Input::Request(change));
+            self.0.ask(Write::Change(change));
         }
     }
 

@@ -1,8 +1,8 @@
 //! Writes that were asked for together, and wait together: one place to wait and one timer, however many they are.
 
-use super::env::{Caller, Written};
 use super::error::RequestError;
 use crate::answers::Held;
+use crate::output::Written;
 use dengine_planted::planted;
 use dengine_types::sync::{Mutex, MutexGuard};
 use std::future::Future;
@@ -131,16 +131,17 @@ impl WriteReply {
             waker.wake();
         }
     }
-}
 
-impl Caller<Written> for WriteReply {
-    fn is_gone(&self) -> bool {
+    /// Whether nobody waits any more; an answer would be lost, and changes nothing.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
         self.answers
             .as_ref()
             .is_none_or(|answers| !lock(answers).awaited)
     }
 
-    fn answer(mut self, answer: Result<Written, RequestError>) {
+    /// Gives the answer.
+    pub fn answer(mut self, answer: Result<Written, RequestError>) {
         self.fill(Place::Answered(answer));
     }
 }

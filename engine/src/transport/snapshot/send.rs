@@ -9,8 +9,8 @@ use dengine_protocol::peer::snapshot_frame::Kind;
 use dengine_protocol::peer::{
     SnapshotAnswer, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, snapshot_answer,
 };
+use dengine_raft::Input;
 use dengine_raft::consensus::snapshot_position;
-use dengine_raft::replica;
 use dengine_snapshot::{Chunk, Outgoing, Place};
 use dengine_types::MemberId;
 use std::collections::HashMap;
@@ -145,7 +145,7 @@ struct Report {
 
 impl Drop for Report {
     fn drop(&mut self) {
-        let sent = replica::Input::SnapshotSent {
+        let sent = Input::SnapshotSent {
             to: self.to,
             ok: self.ok,
         };

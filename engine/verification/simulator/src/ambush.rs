@@ -7,10 +7,11 @@ use super::operator::silence::{LACKS_AFTER, SILENT_AFTER};
 use super::plan::Fault;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::surroundings::{Event, Surroundings};
-use super::ticket::Asker;
+use super::ticket::{Asker, Request, Ticket};
 use super::world::{Members, World};
 use dengine_kv::Membership;
-use dengine_raft::replica::{Input, MembershipRequest, Request, Successor};
+use dengine_raft::Successor;
+use dengine_raft::replica::MembershipRequest;
 use dengine_types::{Index, MemberId};
 
 /// A vote is given, but perhaps not yet on disk.
@@ -231,11 +232,13 @@ impl World {
         };
         self.sim
             .note(format_args!("FAULT: {leader} is to hand over to {to:?}"));
-        let caller = self.sim.mailbox.ticket(Asker::Nobody, u64::MAX);
-        let request = Request::Transfer { to, caller };
+        let ticket = Ticket {
+            asker: Asker::Nobody,
+            deadline: u64::MAX,
+        };
         let Self { sim, members, .. } = self;
         if let Some(member) = members.get_mut(&leader) {
-            member.give(sim, Input::Request(request));
+            member.ask(sim, Request::Transfer(to), ticket);
         }
         if self.sim.random.chance(500_000) {
             // Just when the other begins to ask for votes.

@@ -23,13 +23,14 @@ use super::random::Random;
 use super::shadow::Shadow;
 use super::store::SimStore;
 use super::surroundings::{Event, Surroundings};
-use super::ticket::SimEnv;
+use super::ticket::{Answered, Asker, Request, Ticket};
 use dengine_data_dir::marks::{Marks, PowerMark, Unfit};
 use dengine_kv::{CommandVersion, Member as MemberRecord, Membership, Reader};
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Disk, LogError, LogReader};
-use dengine_raft::consensus::{Divergence, Role, State};
-use dengine_raft::replica::{Input, Replica};
+use dengine_raft::consensus::{Role, State};
+use dengine_raft::replica::Replica;
+use dengine_raft::{Divergence, Input};
 use dengine_snapshot::{NotStaged, SnapshotId};
 use dengine_types::{Index, MemberId, Term};
 pub(super) use hub::{WatchMessage, all_keys};
@@ -143,6 +144,8 @@ pub(super) struct Member {
     /// Of the state, and of snapshots that are to replace it.
     folders: SimFolders,
     process: Option<Process>,
+    /// What processes that ended had answered.
+    answers: Vec<(Asker, Answered)>,
     boot: u64,
     paused_until: Nanos,
     slow_until: Nanos,
@@ -176,6 +179,7 @@ impl Member {
             disk: MemoryDisk::new(),
             folders: SimFolders::default(),
             process: None,
+            answers: Vec::new(),
             boot: 0,
             paused_until: 0,
             slow_until: 0,
@@ -295,7 +299,8 @@ impl Member {
 
     /// The process is gone, with all that only its memory held.
     pub(super) fn kill(&mut self, sim: &mut Surroundings) {
-        if self.process.take().is_some() {
+        if let Some(mut process) = self.process.take() {
+            self.answers.extend(process.callers.take_answers());
             self.boot += 1;
             self.down_since = sim.now;
             sim.programs.ended(self.id);
@@ -389,7 +394,7 @@ impl Member {
     }
 
     /// What the replica says of itself; nothing while there is none.
-    pub(super) fn replica(&self) -> Option<&Replica<LogReader<MemoryDisk>, SimEnv>> {
+    pub(super) fn replica(&self) -> Option<&Replica<LogReader<MemoryDisk>>> {
         self.process.as_ref().map(|process| &process.replica)
     }
 
@@ -407,7 +412,7 @@ impl Member {
             self.membership()
                 .is_some_and(|it| it.voters().any(|voter| voter.id == id))
         };
-        let contradicted = |it: &Replica<_, _>| it.consensus().is_contradicted();
+        let contradicted = |it: &Replica<_>| it.consensus().is_contradicted();
         self.replica().is_some_and(contradicted) && leader.is_some_and(|id| !votes(id))
     }
 
@@ -452,12 +457,30 @@ impl Member {
     }
 
     /// Hands the replica something; lost if the process is not there.
-    pub(super) fn give(&mut self, sim: &mut Surroundings, input: Input<SimEnv>) {
+    pub(super) fn give(&mut self, sim: &mut Surroundings, input: Input) {
         let (id, boot) = (self.id, self.boot);
         if let Some(process) = &mut self.process {
             process.inbox.push_back(input);
             process.wake(sim, id, boot);
         }
+    }
+
+    /// Asks the replica for something; lost if the process is not there.
+    pub(super) fn ask(&mut self, sim: &mut Surroundings, request: Request, ticket: Ticket) {
+        if let Some(process) = &mut self.process {
+            let token = process.replica.name();
+            let input = process.callers.ask(token, request, ticket);
+            self.give(sim, input);
+        }
+    }
+
+    /// What the process has answered since the last call.
+    pub(super) fn take_answers(&mut self) -> Vec<(Asker, Answered)> {
+        let mut answers = std::mem::take(&mut self.answers);
+        if let Some(process) = &mut self.process {
+            answers.extend(process.callers.take_answers());
+        }
+        answers
     }
 
     /// The process has looked how much of its disk is free.

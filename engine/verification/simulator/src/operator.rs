@@ -15,13 +15,12 @@ use super::member::{DRIFT_PERCENT_MAX, Health, Member};
 use super::queue::{MILLI, Nanos};
 use super::random::Random;
 use super::surroundings::{Event, Surroundings};
-use super::ticket::{Answered, Asker};
+use super::ticket::{Answered, Asker, Request, Ticket};
 use super::world::Members;
 use call::Call;
 use dengine_kv::Membership;
-use dengine_raft::replica::{
-    Input, MembershipRequest, NewMember, Request, RequestError, Successor,
-};
+use dengine_raft::Successor;
+use dengine_raft::replica::{MembershipRequest, NewMember, RequestError};
 use dengine_types::MemberId;
 use silence::LogEnds;
 use std::collections::BTreeSet;
@@ -354,11 +353,13 @@ impl Operator {
         self.requests += 1;
         let until = sim.now + PATIENCE;
         self.waiting = Some(until);
-        let caller = sim.mailbox.ticket(Asker::Operator(self.requests), until);
-        let to = Successor::Soonest;
-        let request = Request::Transfer { to, caller };
+        let ticket = Ticket {
+            asker: Asker::Operator(self.requests),
+            deadline: until,
+        };
+        let request = Request::Transfer(Successor::Soonest);
         if let Some(member) = members.get_mut(&leader) {
-            member.give(sim, Input::Request(request));
+            member.ask(sim, request, ticket);
         }
     }
 }

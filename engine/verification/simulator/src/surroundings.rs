@@ -11,7 +11,6 @@ use super::random::Random;
 use super::restored::Restored;
 use super::roll::Programs;
 use super::settings::MemberSettings;
-use super::ticket::Mailbox;
 use super::tide::Tide;
 use super::trace::{Hash, Trace};
 use super::world::World;
@@ -81,7 +80,6 @@ pub(super) struct Surroundings {
     pub(super) programs: Programs,
     /// Until when an ambush that takes a while goes on; there is one at a time.
     pub(super) ambushed_until: Nanos,
-    pub(super) mailbox: Mailbox,
     pub(super) progress: Progress,
     pub(super) restored: Restored,
     pub(super) counts: BTreeMap<&'static str, u64>,
@@ -110,7 +108,6 @@ impl Surroundings {
             tide: Tide::default(),
             programs,
             ambushed_until: 0,
-            mailbox: Mailbox::default(),
             progress: Progress::default(),
             restored: Restored::default(),
             counts: BTreeMap::new(),

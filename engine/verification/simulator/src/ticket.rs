@@ -1,10 +1,9 @@
 //! Who waits for an answer, and where the answers gather.
 
 use super::queue::Nanos;
-use dengine_raft::replica::{Caller, Env, RequestError, Written};
-use dengine_types::Term;
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use dengine_raft::replica::RequestError;
+use dengine_raft::{Confirm, Input, Successor, Token, Write, Written};
+use std::collections::BTreeMap;
 
 /// Who asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +16,15 @@ pub(super) enum Asker {
     Nobody,
 }
 
-/// What a replica or an applier answered.
+/// What a member is asked for.
+#[derive(Debug)]
+pub(super) enum Request {
+    Write(Write),
+    Read(Confirm),
+    Transfer(Successor),
+}
+
+/// What came of it.
 #[derive(Debug)]
 pub(super) enum Answered {
     Written(Result<Written, RequestError>),
@@ -25,89 +32,78 @@ pub(super) enum Answered {
     Leads,
 }
 
-/// Collects the answers that a part of a member gives while it works.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Mailbox {
-    answers: Rc<RefCell<Vec<(Asker, Answered)>>>,
-    now: Rc<Cell<Nanos>>,
+/// One caller, who waits until `deadline`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ticket {
+    pub(super) asker: Asker,
+    pub(super) deadline: Nanos,
 }
 
-impl Mailbox {
-    /// A caller that waits until `deadline`.
-    pub(super) fn ticket(&self, asker: Asker, deadline: Nanos) -> Ticket {
-        Ticket {
-            asker,
-            deadline,
-            mailbox: self.clone(),
+/// For what a caller waits.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Write,
+    Read,
+    Transfer,
+}
+
+/// Those who wait for one process, and the answers that it has given and nobody has taken. Who gave up stays until its
+/// answer comes, which may then come late.
+#[derive(Debug, Default)]
+pub(super) struct Callers {
+    waiting: BTreeMap<Token, (Kind, Ticket)>,
+    answers: Vec<(Asker, Answered)>,
+}
+
+impl Callers {
+    /// Somebody waits from now on. Returns what the replica is told.
+    pub(super) fn ask(&mut self, token: Token, request: Request, ticket: Ticket) -> Input {
+        let (kind, input) = match request {
+            Request::Write(write) => (Kind::Write, Input::Write { token, write }),
+            Request::Read(confirm) => (Kind::Read, Input::Read { token, confirm }),
+            Request::Transfer(to) => (Kind::Transfer, Input::Transfer { token, to }),
+        };
+        self.waiting.insert(token, (kind, ticket));
+        input
+    }
+
+    pub(super) fn is_gone(&self, token: Token, now: Nanos) -> bool {
+        let waits = self.waiting.get(&token);
+        waits.is_none_or(|(_, ticket)| now > ticket.deadline)
+    }
+
+    pub(super) fn written(&mut self, token: Token, written: Written) {
+        self.answer(token, |_| Answered::Written(Ok(written)));
+    }
+
+    pub(super) fn may_read(&mut self, token: Token) {
+        self.answer(token, |_| Answered::MayRead(Ok(())));
+    }
+
+    pub(super) fn transferred(&mut self, token: Token) {
+        self.answer(token, |_| Answered::Leads);
+    }
+
+    pub(super) fn refuse(&mut self, token: Token, error: RequestError) {
+        self.answer(token, |kind| match kind {
+            Kind::Write => Answered::Written(Err(error)),
+            Kind::Read => Answered::MayRead(Err(error)),
+            Kind::Transfer => Answered::Leads,
+        });
+    }
+
+    /// Nobody knows what becomes of it.
+    pub(super) fn forget(&mut self, token: Token) {
+        self.waiting.remove(&token);
+    }
+
+    pub(super) fn take_answers(&mut self) -> Vec<(Asker, Answered)> {
+        std::mem::take(&mut self.answers)
+    }
+
+    fn answer(&mut self, token: Token, answered: impl FnOnce(Kind) -> Answered) {
+        if let Some((kind, ticket)) = self.waiting.remove(&token) {
+            self.answers.push((ticket.asker, answered(kind)));
         }
     }
-
-    pub(super) fn set_time(&self, now: Nanos) {
-        self.now.set(now);
-    }
-
-    pub(super) fn take(&self) -> Vec<(Asker, Answered)> {
-        self.answers.take()
-    }
-}
-
-/// One caller.
-#[derive(Debug)]
-pub(super) struct Ticket {
-    asker: Asker,
-    deadline: Nanos,
-    mailbox: Mailbox,
-}
-
-impl Ticket {
-    fn put(self, answered: Answered) {
-        self.mailbox
-            .answers
-            .borrow_mut()
-            .push((self.asker, answered));
-    }
-
-    fn is_late(&self) -> bool {
-        self.mailbox.now.get() > self.deadline
-    }
-}
-
-impl Caller<Written> for Ticket {
-    fn is_gone(&self) -> bool {
-        self.is_late()
-    }
-
-    fn answer(self, answer: Result<Written, RequestError>) {
-        self.put(Answered::Written(answer));
-    }
-}
-
-impl Caller<()> for Ticket {
-    fn is_gone(&self) -> bool {
-        self.is_late()
-    }
-
-    fn answer(self, answer: Result<(), RequestError>) {
-        self.put(Answered::MayRead(answer));
-    }
-}
-
-impl Caller<Term> for Ticket {
-    fn is_gone(&self) -> bool {
-        self.is_late()
-    }
-
-    fn answer(self, _: Result<Term, RequestError>) {
-        self.put(Answered::Leads);
-    }
-}
-
-/// The surroundings of a simulated replica.
-#[derive(Debug)]
-pub(super) struct SimEnv;
-
-impl Env for SimEnv {
-    type Write = Ticket;
-    type Read = Ticket;
-    type Transfer = Ticket;
 }

@@ -18,7 +18,7 @@ use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use super::roll::{self, Programs};
 use super::surroundings::{Event, Surroundings};
-use super::ticket::{Answered, Asker};
+use super::ticket::{Answered, Asker, Request, Ticket};
 use super::tide::Tide;
 use super::trace::{Keep, Trace};
 use super::watcher::Watcher;
@@ -26,7 +26,8 @@ use super::{Report, Violation};
 use bytes::Bytes;
 use dengine_checker::{Answer, Level, Recorder};
 use dengine_kv::CommandVersion;
-use dengine_raft::replica::{EncodedCommand, FIRST_MEMBER, Input, Request};
+use dengine_raft::replica::FIRST_MEMBER;
+use dengine_raft::{Confirm, EncodedCommand, Input, Write};
 use dengine_types::{Index, MemberId, Revision};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -136,7 +137,6 @@ impl World {
         while self.sim.broken.is_none() && !matches!(self.phase, Phase::Over | Phase::Lost) {
             let (at, event) = self.sim.queue.pop().expect("the watch goes on");
             self.sim.now = at;
-            self.sim.mailbox.set_time(at);
             self.on(event);
         }
         if self.sim.broken.is_none() && self.phase == Phase::Over {
@@ -256,7 +256,7 @@ impl World {
         self.sim.see(&Seen::Leased { holder, newer });
     }
 
-    fn give(&mut self, id: MemberId, input: Input<super::ticket::SimEnv>) {
+    fn give(&mut self, id: MemberId, input: Input) {
         if let Some(member) = self.members.get_mut(&id) {
             member.give(&mut self.sim, input);
         }
@@ -288,7 +288,8 @@ impl World {
 
     /// Takes the answers that a member has just given to where they belong.
     fn hand_out_answers(&mut self, id: MemberId) {
-        for (asker, answered) in self.sim.mailbox.take() {
+        let member = self.members.get_mut(&id);
+        for (asker, answered) in member.map(Member::take_answers).unwrap_or_default() {
             match asker {
                 Asker::Nobody => {}
                 Asker::Operator(request) => {
@@ -385,22 +386,17 @@ impl World {
         if !self.members.get(&member).is_some_and(Member::is_up) {
             return client::reply(&mut self.sim, member, from, Outcome::Unreachable);
         }
-        let caller = self
-            .sim
-            .mailbox
-            .ticket(Asker::Client(client, attempt), deadline);
         let request = match ask {
-            Ask::Write(request) => Request::Write {
+            Ask::Write(request) => Request::Write(Write::Command {
                 command: EncodedCommand::new(request, self.command_version(member)),
-                caller,
                 // Some clients share an address.
                 from: Some([10, 0, 0, (client % 5) as u8].into()),
-            },
-            Ask::Read(Level::Linearizable) => Request::Read { caller },
+            }),
+            Ask::Read(Level::Linearizable) => Request::Read(Confirm::Quorum),
             Ask::Read(Level::Lease) if self.lease_covers(member) => {
                 return self.read(member, client, attempt);
             }
-            Ask::Read(Level::Lease) => Request::LeaseRead { caller },
+            Ask::Read(Level::Lease) => Request::Read(Confirm::Lease),
             // What is told of a history that may have been given up does not count.
             Ask::Read(Level::Session { .. } | Level::Eventual)
                 if self.sim.restored.holds(member) =>
@@ -411,7 +407,11 @@ impl World {
                 return self.read(member, client, attempt);
             }
         };
-        self.give(member, Input::Request(request));
+        let asker = Asker::Client(client, attempt);
+        let ticket = Ticket { asker, deadline };
+        if let Some(member) = self.members.get_mut(&member) {
+            member.ask(&mut self.sim, request, ticket);
+        }
     }
 
     /// In which version a member's callers encode what they write.

@@ -8,8 +8,8 @@
 //! it has is not what the cluster has.
 
 use super::Consensus;
-use crate::consensus::event::{Action, Divergence};
 use crate::consensus::log_view::LogRead;
+use crate::output::{Divergence, Output};
 use dengine_planted::planted;
 use dengine_types::{Index, MemberId, Term};
 use raft::StateRole;
@@ -104,7 +104,7 @@ impl<L: LogRead> Consensus<L> {
     pub(super) fn hand_out_divergence(&mut self) {
         if let Contradictions::Settled(divergence) = self.contradictions {
             self.contradictions = Contradictions::HandedOut;
-            self.actions.push(Action::Diverged(divergence));
+            self.outputs.push(Output::Diverged(divergence));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! [`Consensus`]: drives the `raft` crate's state machine, event by event.
+//! [`Consensus`]: drives the `raft` crate's state machine, one thing that happens after the other.
 //!
 //! Here is what goes in; `ready` has what comes out, `reading` the rounds of linearizable reads, and
 //! `progress` what a leader knows of the others.
@@ -13,15 +13,15 @@ mod terms;
 
 use super::apply_window::ApplyWindow;
 use super::config::{ConsensusConfig, ConsensusConfigError};
-use super::event::{
-    Action, AppendId, ConfigChange, ConfigChangeKind, Event, Proposal, Refusal, Role, State, Token,
-};
 use super::lease::Lease;
 use super::log_view::{LogRead, LogView};
 use super::messages::Outbox;
 use super::reads::Reads;
+use super::types::{ConfigChange, ConfigChangeKind, Proposal, Refusal, Role, State};
 use super::validate::{self, PeerMessageError};
 use super::{convert, decode};
+use crate::input::{AppendId, SnapshotMeta, Token};
+use crate::output::Output;
 use bytes::Bytes;
 use dengine_planted::planted;
 use dengine_types::{HardState, Index, MemberId, Moment, Term};
@@ -70,7 +70,7 @@ pub struct Consensus<L: LogRead> {
     ended_at: [Index; 2],
     /// The heartbeat interval in which the crate last went on sending to each member that lagged.
     sent_again: BTreeMap<u64, u64>,
-    actions: Vec<Action>,
+    outputs: Vec<Output>,
     tick: u64,
     /// The caller's clock when it last told.
     now: Moment,
@@ -146,7 +146,7 @@ impl<L: LogRead> Consensus<L> {
             fitness: BTreeMap::new(),
             ended_at: [Index(0); 2],
             sent_again: BTreeMap::new(),
-            actions: Vec::new(),
+            outputs: Vec::new(),
             tick: 0,
             now: Moment(0),
             terms: TermBudget::default(),
@@ -178,46 +178,133 @@ impl<L: LogRead> Consensus<L> {
         self.now = self.now.max(now);
     }
 
-    /// Takes one event in. What follows from it is returned by [`Self::actions`].
-    ///
-    /// # Errors
-    /// A peer's message was refused; nothing changed.
-    pub fn step(&mut self, event: Event) -> Result<(), PeerMessageError> {
-        if self.has_ended() {
-            return Ok(());
-        }
-        match event {
-            Event::Tick => self.on_tick(),
-            Event::Message { from, bytes } => self.on_message(from, &bytes)?,
-            Event::Propose(proposals) => self.on_propose(&proposals),
-            Event::ProposeChange { proposal, change } => {
-                let entry = convert::change_to_raft(&proposal, change);
-                self.propose(&[proposal.token], vec![entry]);
-            }
-            Event::Read(token) => self.on_read(token),
-            Event::LeaseRead(token) => self.on_lease_read(token),
-            Event::Persisted(id) => self.on_persisted(id),
-            Event::Applied { index, changes } => self.on_applied(index, &changes),
-            Event::TransferLeader(member) => self.on_transfer(member),
-            Event::Unreachable(member) => self.node.report_unreachable(member.0),
-            Event::SnapshotMade(made) => self.on_snapshot_made(made),
-            Event::SnapshotSent { to, ok } => self.on_snapshot_sent(to, ok),
-            Event::Snapshot { from, message } => self.on_snapshot(from, &message)?,
-            Event::Truncate(index) => self.on_truncate(index),
-        }
-        self.set_election_timeout();
-        Ok(())
+    /// Lets a tick pass. Ticks that were missed are skipped, never replayed. Returns the reads that
+    /// nobody confirmed in time.
+    pub fn tick(&mut self) -> Vec<Token> {
+        self.take_in(Vec::new(), Self::on_tick)
     }
 
-    /// Everything to do since the last call, in order.
-    pub fn actions(&mut self) -> Vec<Action> {
+    /// Takes in a peer's message, as it came off the stream that `from` opened.
+    ///
+    /// # Errors
+    /// It was refused; nothing changed.
+    pub fn message(&mut self, from: MemberId, bytes: &Bytes) -> Result<(), PeerMessageError> {
+        self.take_in(Ok(()), |it| it.on_message(from, bytes))
+    }
+
+    /// Replicates these commands, in this order. Returns where the first of them stands in this
+    /// member's log, and the others behind it; they may still be overwritten: compare the contexts of
+    /// what is applied there.
+    ///
+    /// # Errors
+    /// None of them was taken.
+    pub fn propose(&mut self, proposals: Vec<Proposal>) -> Result<Index, Refusal> {
+        let entries = proposals.into_iter().map(convert::command_to_raft);
+        self.take_in(Err(Refusal::NotLeader), |it| {
+            it.on_propose(entries.collect())
+        })
+    }
+
+    /// Replicates a membership change; `proposal.data` is what the state machine applies, and
+    /// `change` what this does once it is applied. Returns where it stands.
+    ///
+    /// # Errors
+    /// It was not taken.
+    pub fn propose_change(
+        &mut self,
+        proposal: Proposal,
+        change: ConfigChange,
+    ) -> Result<Index, Refusal> {
+        let entry = convert::change_to_raft(proposal, change);
+        self.take_in(Err(Refusal::NotLeader), |it| it.on_propose(vec![entry]))
+    }
+
+    /// Confirms that reads from now on are linearizable: then [`Output::MayRead`].
+    ///
+    /// # Errors
+    /// As many reads wait as may.
+    pub fn read(&mut self, token: Token) -> Result<(), Refusal> {
+        self.take_in(Ok(()), |it| it.on_read(token))
+    }
+
+    /// The same, and the leader's lease will do: returns up to which entry must be applied, if it
+    /// holds. Valid only if the clock was observed ([`Self::observe`]) after the read was asked for.
+    ///
+    /// # Errors
+    /// As many reads wait as may.
+    pub fn lease_read(&mut self, token: Token) -> Result<Option<Index>, Refusal> {
+        self.take_in(Ok(None), |it| it.on_lease_read(token))
+    }
+
+    /// Everything up to and including this append is on disk.
+    pub fn persisted(&mut self, id: AppendId) {
+        self.take_in((), |it| it.on_persisted(id));
+    }
+
+    /// The state machine has applied everything up to `index`; `changes` are the membership changes
+    /// among it that it accepted, in order.
+    pub fn applied(&mut self, index: Index, changes: &[ConfigChange]) {
+        self.take_in((), |it| it.on_applied(index, changes));
+    }
+
+    /// Hands leadership to this voter.
+    pub fn transfer_leader(&mut self, to: MemberId) {
+        self.take_in((), |it| it.on_transfer(to));
+    }
+
+    /// A message to this member could not be sent.
+    pub fn unreachable(&mut self, member: MemberId) {
+        self.take_in((), |it| it.node.report_unreachable(member.0));
+    }
+
+    /// A snapshot that [`Output::MakeSnapshot`] asked for can be sent; `None`: it could not be made.
+    pub fn snapshot_made(&mut self, made: Option<&SnapshotMeta>) {
+        self.take_in((), |it| it.on_snapshot_made(made));
+    }
+
+    /// How the sending that [`Output::SendSnapshot`] asked for ended: whether `to` has all of it.
+    pub fn snapshot_sent(&mut self, to: MemberId, ok: bool) {
+        self.take_in((), |it| it.on_snapshot_sent(to, ok));
+    }
+
+    /// A snapshot that a leader sent is here, complete and on disk; `message` is that of
+    /// [`Output::SendSnapshot`].
+    ///
+    /// # Errors
+    /// It was refused; nothing changed.
+    pub fn snapshot_staged(
+        &mut self,
+        from: MemberId,
+        message: &Bytes,
+    ) -> Result<(), PeerMessageError> {
+        self.take_in(Ok(()), |it| it.on_snapshot(from, message))
+    }
+
+    /// The log is about to forget its entries up to this one. The state machine has them on disk.
+    pub fn truncate(&mut self, index: Index) {
+        self.take_in((), |it| it.on_truncate(index));
+    }
+
+    /// Whatever happens passes through here. Once this consensus has ended nothing does any more.
+    fn take_in<T>(&mut self, ended: T, happens: impl FnOnce(&mut Self) -> T) -> T {
+        if self.has_ended() {
+            return ended;
+        }
+        let result = happens(self);
+        self.set_election_timeout();
+        result
+    }
+
+    /// Everything to do since the last call, in order. Only what is written and what is applied may
+    /// be handed to another thread, each kind keeping its own order.
+    pub fn outputs(&mut self) -> Vec<Output> {
         if self.snapshots.is_installing() {
             self.install();
-            return std::mem::take(&mut self.actions);
+            return std::mem::take(&mut self.outputs);
         }
         if self.contradictions.has_ended() {
             self.hand_out_divergence();
-            return std::mem::take(&mut self.actions);
+            return std::mem::take(&mut self.outputs);
         }
         self.start_read_round();
         while self.has_ready() {
@@ -225,10 +312,10 @@ impl<L: LogRead> Consensus<L> {
         }
         self.ask_for_snapshot();
         self.set_election_timeout();
-        std::mem::take(&mut self.actions)
+        std::mem::take(&mut self.outputs)
     }
 
-    /// Role, leader and term as of the last [`Self::actions`].
+    /// Role, leader and term as of the last [`Self::outputs`].
     #[must_use]
     pub fn state(&self) -> State {
         self.state
@@ -293,7 +380,7 @@ impl<L: LogRead> Consensus<L> {
         self.outbox.held()
     }
 
-    fn on_tick(&mut self) {
+    fn on_tick(&mut self) -> Vec<Token> {
         self.tick += 1;
         self.prepare_for_tick();
         let elapsed = self.node.raft.election_elapsed;
@@ -307,11 +394,7 @@ impl<L: LogRead> Consensus<L> {
         self.renew_lease();
         let round_ticks = self.config.election_ticks as u64;
         self.reads.retry(self.tick, round_ticks);
-        let tokens = self.reads.expire(self.tick, self.config.read_timeout_ticks);
-        if !tokens.is_empty() {
-            let refusal = Refusal::NoQuorum;
-            self.actions.push(Action::ReadRefused { tokens, refusal });
-        }
+        self.reads.expire(self.tick, self.config.read_timeout_ticks)
     }
 
     /// Keeps the crate from three things that its tick would do, or not do.
@@ -435,19 +518,10 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    fn on_propose(&mut self, proposals: &[Proposal]) {
-        if proposals.is_empty() {
-            return;
-        }
-        let tokens: Vec<_> = proposals.iter().map(|p| p.token).collect();
-        let entries = proposals.iter().map(convert::command_to_raft).collect();
-        self.propose(&tokens, entries);
-    }
-
-    fn propose(&mut self, tokens: &[Token], entries: Vec<eraftpb::Entry>) {
+    fn on_propose(&mut self, entries: Vec<eraftpb::Entry>) -> Result<Index, Refusal> {
         let raft = &mut self.node.raft;
         if raft.state != StateRole::Leader {
-            return self.refuse(tokens, Refusal::NotLeader);
+            return Err(Refusal::NotLeader);
         }
         let first = raft.raft_log.last_index() + 1;
         let pending_change = raft.pending_conf_index;
@@ -459,29 +533,15 @@ impl<L: LogRead> Consensus<L> {
         match raft.step(message) {
             // It is taken all the same.
             Ok(()) if planted!(RefusedAfterAppend) && first > raft.raft_log.committed + 4 => {
-                self.refuse(tokens, Refusal::Overloaded);
+                Err(Refusal::Overloaded)
             }
-            Ok(()) => {
-                let term = Term(raft.term);
-                let proposed = tokens.iter().zip(first..).map(|(&token, index)| {
-                    let index = Index(index);
-                    Action::Proposed { token, index, term }
-                });
-                self.actions.extend(proposed);
-            }
+            Ok(()) => Ok(Index(first)),
             Err(_) => {
                 // The crate notes a change as pending before it looks whether there is room for it.
                 raft.pending_conf_index = pending_change;
-                self.refuse(tokens, Refusal::Overloaded);
+                Err(Refusal::Overloaded)
             }
         }
-    }
-
-    fn refuse(&mut self, tokens: &[Token], refusal: Refusal) {
-        let refused = tokens
-            .iter()
-            .map(|&token| Action::Refused { token, refusal });
-        self.actions.extend(refused);
     }
 
     fn on_persisted(&mut self, id: AppendId) {

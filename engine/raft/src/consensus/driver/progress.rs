@@ -1,8 +1,8 @@
 //! What a leader knows of the others.
 
 use super::Consensus;
-use crate::consensus::event::{Progress, Role};
 use crate::consensus::log_view::LogRead;
+use crate::consensus::types::{Progress, Role};
 use dengine_types::{Index, MemberId};
 
 impl<L: LogRead> Consensus<L> {

@@ -1,9 +1,11 @@
 //! Linearizable reads: this member's rounds, those that peers ask of it when it leads, and its lease.
 
 use super::Consensus;
-use crate::consensus::event::{Action, ReadToken, Refusal};
 use crate::consensus::log_view::LogRead;
 use crate::consensus::reads::RoundContext;
+use crate::consensus::types::Refusal;
+use crate::input::Token;
+use crate::output::Output;
 use dengine_planted::planted;
 use dengine_types::{Index, Moment, Term};
 use raft::{StateRole, eraftpb};
@@ -12,13 +14,16 @@ use raft::{StateRole, eraftpb};
 const LEASE_KEPT_TIMEOUTS: u64 = 3;
 
 impl<L: LogRead> Consensus<L> {
-    pub(super) fn on_read(&mut self, token: ReadToken) {
-        if !self.reads.push(token, self.tick) {
-            self.actions.push(Action::ReadRefused {
-                tokens: vec![token],
-                refusal: Refusal::TooManyReads,
-            });
+    pub(super) fn on_read(&mut self, token: Token) -> Result<(), Refusal> {
+        match self.reads.push(token, self.tick) {
+            true => Ok(()),
+            false => Err(Refusal::TooManyReads),
         }
+    }
+
+    /// Confirms none of the reads that wait; returns them.
+    pub fn give_up_reads(&mut self) -> Vec<Token> {
+        self.reads.give_up()
     }
 
     /// Somebody would read by the lease: it is kept up for a while.
@@ -28,18 +33,12 @@ impl<L: LogRead> Consensus<L> {
     }
 
     /// Answers from the lease if it holds, else by a round, which renews it.
-    pub(super) fn on_lease_read(&mut self, token: ReadToken) {
+    pub(super) fn on_lease_read(&mut self, token: Token) -> Result<Option<Index>, Refusal> {
         self.want_lease();
         if self.holds_lease(self.now) {
-            let index = Index(self.node.raft.raft_log.committed);
-            self.actions.push(Action::ReadReady {
-                tokens: vec![token],
-                index,
-                by_lease: true,
-            });
-        } else {
-            self.on_read(token);
+            return Ok(Some(Index(self.node.raft.raft_log.committed)));
         }
+        self.on_read(token).map(|()| None)
     }
 
     /// Whether this member leads, and nobody else can have been elected by `now`.
@@ -64,7 +63,7 @@ impl<L: LogRead> Consensus<L> {
         if leads
             && due
             && self.tick < self.lease_wanted_until
-            && let Some(context) = self.reads.start_renewal(self.tick)
+            && let Some(context) = self.reads.start(self.tick)
         {
             self.begin_round(context);
         }
@@ -84,11 +83,7 @@ impl<L: LogRead> Consensus<L> {
     pub(super) fn on_round_confirmed(&mut self, context: &[u8], index: Index) {
         let tokens = self.reads.confirm(context);
         if !tokens.is_empty() {
-            self.actions.push(Action::ReadReady {
-                tokens,
-                index,
-                by_lease: false,
-            });
+            self.outputs.push(Output::MayRead { tokens, index });
         }
     }
 

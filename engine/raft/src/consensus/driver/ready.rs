@@ -1,10 +1,11 @@
-//! What comes out: the crate's readies, turned into actions.
+//! What comes out: the crate's readies, turned into outputs.
 
 use super::Consensus;
 use crate::consensus::appends;
 use crate::consensus::convert;
-use crate::consensus::event::{Action, Outbound, Role, State};
 use crate::consensus::log_view::LogRead;
+use crate::consensus::types::{Role, State};
+use crate::output::{ApplyJob, LogJob, Outbound, Output};
 use bytes::Bytes;
 use dengine_planted::planted;
 use dengine_types::{Entry, Index, MemberId, Term};
@@ -69,11 +70,11 @@ impl<L: LogRead> Consensus<L> {
             let id = self.outbox.append(new_term && !planted!(VoteNotSynced));
             self.pending_readies.push_back((id, number));
             let unsaved = std::mem::take(&mut self.hard_state_unsaved);
-            self.actions.push(Action::Append {
+            self.outputs.push(Output::Log(LogJob::Append {
                 id,
                 hard_state: unsaved.then_some(self.hard_state),
                 entries,
-            });
+            }));
         } else if let Some((_, covered)) = self.pending_readies.back_mut() {
             *covered = number;
         }
@@ -98,8 +99,15 @@ impl<L: LogRead> Consensus<L> {
     fn apply(&mut self, committed: Vec<eraftpb::Entry>) {
         let entries = committed.into_iter().map(own_entry).collect();
         if let Some(entries) = self.apply_window.offer(entries) {
-            self.actions.push(Action::Apply(entries));
+            self.push_apply(entries);
         }
+    }
+
+    fn push_apply(&mut self, entries: Vec<Entry>) {
+        // Who waits for them the replica knows.
+        let awaited = Vec::new();
+        let job = ApplyJob { entries, awaited };
+        self.outputs.push(Output::Apply(job));
     }
 
     /// Hands out what had no room before.
@@ -112,7 +120,7 @@ impl<L: LogRead> Consensus<L> {
             // As where the crate reads the log: without it, nothing can go on.
             let entries = read.unwrap_or_else(|error| panic!("{error}"));
             self.apply_window.hand_out(&entries);
-            self.actions.push(Action::Apply(entries));
+            self.push_apply(entries);
         }
     }
 
@@ -136,7 +144,7 @@ impl<L: LogRead> Consensus<L> {
             }
         }
         if !small.is_empty() {
-            self.actions.push(Action::Send(small));
+            self.outputs.push(Output::Send(small));
         }
     }
 
@@ -163,7 +171,7 @@ impl<L: LogRead> Consensus<L> {
             }
             // A round asked of the leader before, or in the term before, may never be answered.
             self.reads.retry(self.tick, 0);
-            self.actions.push(Action::StateChanged(state));
+            self.outputs.push(Output::StateChanged(state));
         }
     }
 }

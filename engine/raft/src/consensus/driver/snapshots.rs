@@ -2,16 +2,17 @@
 
 use super::Consensus;
 use crate::consensus::decode;
-use crate::consensus::event::{Action, SnapshotMeta};
 use crate::consensus::log_view::LogRead;
 use crate::consensus::validate::{self, PeerMessageError};
+use crate::input::SnapshotMeta;
+use crate::output::Output;
 use bytes::Bytes;
 use dengine_log::Position;
 use dengine_types::{Index, MemberId, Term};
 use raft::{SnapshotStatus, StateRole, eraftpb};
 use std::collections::BTreeSet;
 
-/// Where things stand between the actions and the events that answer them.
+/// Where things stand between the outputs and the inputs that answer them.
 #[derive(Default)]
 pub(super) struct Snapshots {
     /// One is being made.
@@ -54,20 +55,20 @@ impl<L: LogRead> Consensus<L> {
         let free = !self.snapshots.making && self.snapshots.sending.is_empty();
         if free && self.node.store().wants_snapshot() {
             self.snapshots.making = true;
-            self.actions.push(Action::MakeSnapshot);
+            self.outputs.push(Output::MakeSnapshot);
         }
     }
 
-    pub(super) fn on_snapshot_made(&mut self, made: Option<SnapshotMeta>) {
+    pub(super) fn on_snapshot_made(&mut self, made: Option<&SnapshotMeta>) {
         self.snapshots.making = false;
         // The crate asks again at the next sign of life of the follower that needs it.
-        let snapshot = made.map(|meta| to_raft(&meta));
+        let snapshot = made.map(to_raft);
         self.node.mut_store().offer_snapshot(snapshot);
     }
 
     pub(super) fn send_snapshot(&mut self, to: MemberId, message: Bytes) {
         self.snapshots.sending.insert(to);
-        self.actions.push(Action::SendSnapshot { to, message });
+        self.outputs.push(Output::SendSnapshot { to, message });
     }
 
     pub(super) fn on_snapshot_sent(&mut self, to: MemberId, ok: bool) {
@@ -118,7 +119,7 @@ impl<L: LogRead> Consensus<L> {
         if !std::mem::replace(&mut self.snapshots.install_handed_out, true) {
             // It commits the base: the crate takes all that a snapshot contains for committed.
             let hard_state = self.hard_state();
-            self.actions.push(Action::Install { base, hard_state });
+            self.outputs.push(Output::Install { base, hard_state });
         }
     }
 }

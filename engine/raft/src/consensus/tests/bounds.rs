@@ -2,7 +2,8 @@
 
 use super::cluster::Cluster;
 use super::script::{check, check_with, run};
-use crate::consensus::{Action, ConsensusConfig, Event, Proposal, Token};
+use crate::consensus::{ConsensusConfig, Event, Proposal};
+use crate::output::Output;
 use bytes::Bytes;
 use expect_test::expect;
 use prost_raft::Message as _;
@@ -487,17 +488,16 @@ fn appends_are_marked_and_nothing_else() {
     );
     let consensus = &mut cluster.member(1).consensus;
     let proposal = Proposal {
-        token: Token(1),
         data: Bytes::from_static(b"x"),
-        context: Bytes::new(),
+        context: Vec::new(),
     };
     consensus.step(Event::Propose(vec![proposal])).unwrap();
     for _ in 0..10 {
         consensus.step(Event::Tick).unwrap();
     }
     let mut sent = BTreeSet::new();
-    for action in consensus.actions() {
-        let Action::Send(messages) = action else {
+    for output in consensus.outputs() {
+        let Output::Send(messages) = output else {
             continue;
         };
         for message in messages {

@@ -1,10 +1,11 @@
 //! Members joined by a network that delivers, loses and holds what the script says.
 
+use super::event::{Event, Said};
 use super::member::{Disk, Machine, Member, Write, parse_change};
 use super::wire;
-use crate::consensus::{
-    Action, ConsensusConfig, Event, Outbound, ReadToken, Role, State, Token, without_promise,
-};
+use crate::consensus::{ConsensusConfig, Proposal, Role, State, without_promise};
+use crate::input::Token;
+use crate::output::{LogJob, Outbound, Output};
 use bytes::Bytes;
 use dengine_log::Position;
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId};
@@ -26,9 +27,9 @@ pub(super) struct Cluster {
     pub(super) promise_nothing: BTreeSet<u64>,
     /// What is on its way besides messages: the message that goes with it, and the state.
     pub(super) snapshots: BTreeMap<Link, (Bytes, Machine)>,
-    /// What the proposals that were not answered yet say.
-    pub(super) proposed: BTreeMap<Token, (String, Bytes)>,
-    pub(super) tokens: u64,
+    /// What the proposals of the next event say.
+    pub(super) proposed: Vec<(String, Bytes)>,
+    pub(super) contexts: u64,
     pub(super) reads: u64,
     /// What happened, one line each.
     pub(super) transcript: String,
@@ -71,10 +72,43 @@ impl Cluster {
 
     /// Lets `event` happen to a member and carries out what follows.
     pub(super) fn step(&mut self, id: u64, event: Event) {
-        if let Err(error) = self.member(id).consensus.step(event) {
-            self.note(id, format_args!("refuses a message: it {error}"));
+        match self.member(id).consensus.hear(event) {
+            Ok(said) => self.note_said(id, said),
+            Err(error) => self.note(id, format_args!("refuses a message: it {error}")),
         }
         self.settle(id);
+    }
+
+    fn note_said(&mut self, id: u64, said: Said) {
+        let proposed = std::mem::take(&mut self.proposed);
+        match said {
+            Said::Nothing => {}
+            Said::Proposed(Ok(first)) => self.note_proposed(id, first, proposed),
+            Said::Proposed(Err(refusal)) => {
+                for (text, _) in proposed {
+                    self.note(id, format_args!("refuses {text}: {refusal}"));
+                }
+            }
+            Said::MayRead(token, index) => self.note_may_read(id, &[token], index),
+            Said::ReadsRefused(tokens, refusal) => {
+                self.note(id, format_args!("refuses {}: {refusal}", names(&tokens)));
+            }
+        }
+    }
+
+    fn note_proposed(&mut self, id: u64, first: Index, proposed: Vec<(String, Bytes)>) {
+        let term = self.member(id).consensus.hard_state().term;
+        for (index, (text, context)) in (first.0..).map(Index).zip(proposed) {
+            self.note(id, format_args!("takes {text} as {index}@{term}"));
+            self.member(id).proposals.insert(index, (text, context));
+        }
+    }
+
+    fn note_may_read(&mut self, id: u64, tokens: &[Token], index: Index) {
+        self.note(
+            id,
+            format_args!("may serve {} once {index} is applied", names(tokens)),
+        );
     }
 
     pub(super) fn propose(&mut self, id: u64, texts: &[&str]) {
@@ -88,14 +122,13 @@ impl Cluster {
         self.step(id, Event::ProposeChange { proposal, change });
     }
 
-    fn proposal(&mut self, id: u64, text: &str) -> crate::consensus::Proposal {
-        self.tokens += 1;
-        let context = Bytes::from(format!("{id}/{}", self.tokens));
+    fn proposal(&mut self, id: u64, text: &str) -> Proposal {
+        self.contexts += 1;
+        let context = format!("{id}/{}", self.contexts);
         self.proposed
-            .insert(Token(self.tokens), (text.to_owned(), context.clone()));
-        crate::consensus::Proposal {
-            token: Token(self.tokens),
-            context,
+            .push((text.to_owned(), Bytes::from(context.clone())));
+        Proposal {
+            context: context.into_bytes(),
             data: Bytes::from(text.to_owned()),
         }
     }
@@ -110,10 +143,10 @@ impl Cluster {
         self.step(id, Event::LeaseRead(token));
     }
 
-    fn read_token(&mut self, id: u64, kind: &str) -> ReadToken {
+    fn read_token(&mut self, id: u64, kind: &str) -> Token {
         self.reads += 1;
         self.note(id, format!("is asked for {kind} {}", self.reads));
-        ReadToken(self.reads)
+        Token(self.reads)
     }
 
     /// Lets one tick pass on a member's clock.
@@ -203,15 +236,15 @@ impl Cluster {
         change
     }
 
-    /// Carries out actions until there are none.
+    /// Carries out outputs until there are none.
     pub(super) fn settle(&mut self, id: u64) {
         loop {
-            let actions = self.member(id).consensus.actions();
-            if actions.is_empty() {
+            let outputs = self.member(id).consensus.outputs();
+            if outputs.is_empty() {
                 return;
             }
-            for action in actions {
-                self.carry_out(id, action);
+            for output in outputs {
+                self.carry_out(id, output);
             }
             let member = self.member(id);
             if !member.disk.held {
@@ -223,13 +256,13 @@ impl Cluster {
         }
     }
 
-    fn carry_out(&mut self, id: u64, action: Action) {
-        match action {
-            Action::Append {
+    fn carry_out(&mut self, id: u64, output: Output) {
+        match output {
+            Output::Log(LogJob::Append {
                 id: append,
                 hard_state,
                 entries,
-            } => {
+            }) => {
                 let write = Write {
                     id: append,
                     hard_state,
@@ -239,29 +272,12 @@ impl Cluster {
                 self.note(id, line);
                 self.member(id).disk.writes.push_back(write);
             }
-            Action::Send(messages) => self.send(id, messages),
-            Action::Apply(entries) => self.member(id).machine.waiting.extend(entries),
-            Action::Proposed { token, index, term } => {
-                let (text, context) = self.proposed.remove(&token).unwrap();
-                self.note(id, format_args!("takes {text} as {index}@{term}"));
-                self.member(id).proposals.insert(index, (text, context));
-            }
-            Action::Refused { token, refusal } => {
-                let (text, _) = self.proposed.remove(&token).unwrap();
-                self.note(id, format_args!("refuses {text}: {refusal}"));
-            }
-            Action::ReadReady { tokens, index, .. } => {
-                self.note(
-                    id,
-                    format_args!("may serve {} once {index} is applied", names(&tokens)),
-                );
-            }
-            Action::ReadRefused { tokens, refusal } => {
-                self.note(id, format_args!("refuses {}: {refusal}", names(&tokens)));
-            }
-            Action::StateChanged(state) => self.note(id, describe_state(state)),
-            Action::MakeSnapshot => self.make_snapshot(id),
-            Action::SendSnapshot { to, message } => {
+            Output::Send(messages) => self.send(id, messages),
+            Output::Apply(job) => self.member(id).machine.waiting.extend(job.entries),
+            Output::MayRead { tokens, index } => self.note_may_read(id, &tokens, index),
+            Output::StateChanged(state) => self.note(id, describe_state(state)),
+            Output::MakeSnapshot => self.make_snapshot(id),
+            Output::SendSnapshot { to, message } => {
                 let machine = self.member(id).snapshot.clone();
                 let machine = machine.expect("a snapshot was made before one is sent");
                 self.note(
@@ -270,10 +286,10 @@ impl Cluster {
                 );
                 self.snapshots.insert((id, to.0), (message, machine));
             }
-            Action::Diverged(divergence) => {
+            Output::Diverged(divergence) => {
                 self.note(id, format_args!("ends: {divergence}"));
             }
-            Action::Install { base, hard_state } => {
+            Output::Install { base, hard_state } => {
                 assert_eq!(
                     hard_state.commit, base.index,
                     "what is installed is committed"
@@ -285,6 +301,7 @@ impl Cluster {
                 );
                 self.install(id, base, hard_state);
             }
+            other => panic!("consensus alone does not ask for {other:?}"),
         }
     }
 
@@ -369,7 +386,7 @@ impl Cluster {
     }
 }
 
-fn names(tokens: &[ReadToken]) -> String {
+fn names(tokens: &[Token]) -> String {
     let names: Vec<_> = tokens
         .iter()
         .map(|token| format!("read {}", token.0))

@@ -2,9 +2,9 @@
 
 use crate::consensus::log_view::entry_bytes;
 use crate::consensus::{
-    AppendId, ConfigChange, ConfigChangeKind, Consensus, ConsensusConfig, LogRead, LogReadError,
-    Restored, SnapshotMeta,
+    ConfigChange, ConfigChangeKind, Consensus, ConsensusConfig, LogRead, LogReadError, Restored,
 };
+use crate::input::{AppendId, SnapshotMeta};
 use bytes::Bytes;
 use dengine_log::Position;
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Moment, Term};

@@ -11,6 +11,7 @@ mod check_quorum_6_2;
 mod cluster;
 mod commit_only_own_term_3_6_2;
 mod determinism;
+mod event;
 mod given_up_history;
 mod leader_election_3_4;
 mod leader_sends_before_its_disk_10_2_1;
@@ -29,3 +30,5 @@ mod snapshot_5;
 mod sole_voter_waits_for_its_disk_3_8;
 mod vote_survives_restart_3_8;
 mod wire;
+
+pub(super) use event::Event;

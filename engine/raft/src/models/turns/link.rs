@@ -1,8 +1,8 @@
 //! What waits for a peer ([`LinkQueue`]), queued by one thread and sent by another.
 
 use super::any_turns;
-use crate::consensus::Outbound;
 use crate::link_queue::LinkQueue;
+use crate::output::Outbound;
 use crate::peer_queue::QueueLimits;
 use bytes::Bytes;
 use dengine_planted::{Bug, plant};

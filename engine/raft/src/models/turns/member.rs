@@ -4,27 +4,28 @@
 //! The threads themselves are the model's, for they do nothing but take from a queue: what they call is what ships.
 
 use super::{any_turns, long_turns};
-use crate::consensus::{AppendId, ConsensusConfig};
+use crate::consensus::ConsensusConfig;
+use crate::input::{AppendId, EncodedCommand, Input, Token, Write};
 use crate::models::KEY;
+use crate::output::{ApplyJob, LogJob, Output, Written};
 use crate::replica::{
-    Applier, ApplyJob, Caller, Effect, EncodedCommand, Env, Input, LogJob, LogStep, LogWriter,
-    Replica, ReplicaConfig, Request as Asked, RequestError, Role, SyncRule, WriteAnswers,
-    WriteReply, Written,
+    Applier, LogStep, LogWriter, Replica, ReplicaConfig, RequestError, Role, SyncRule,
+    WriteAnswers, WriteReply,
 };
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::{
-    Command, CommandVersion, Flusher, Member, MembershipChange, Outcome, Reader, Request,
-    StateMachine,
+    Command, CommandVersion, Flusher, Member, Outcome, Reader, Request, StateMachine,
 };
 use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
-use dengine_log::{Batch, Filled, Log, LogReader, Piece};
+use dengine_log::{Filled, Log, LogReader, Piece};
 use dengine_planted::{Bug, plant};
-use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
+use dengine_types::{ClusterId, HardState, MemberId, Moment};
 use shuttle::future::block_on;
 use shuttle::sync::mpsc::{Receiver, Sender, channel};
 use shuttle::thread;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const ID: MemberId = MemberId(1);
@@ -33,29 +34,11 @@ const WRITES: u64 = 4;
 /// So large that a segment of the log takes two, and segments are dropped while they are read.
 const VALUE_BYTES: usize = 1_800;
 
-enum Threads {}
-
-impl Env for Threads {
-    type Write = WriteReply;
-    type Read = Nobody;
-    type Transfer = Nobody;
-}
-
-struct Nobody;
-
-impl<T> Caller<T> for Nobody {
-    fn is_gone(&self) -> bool {
-        true
-    }
-
-    fn answer(self, _: Result<T, RequestError>) {}
-}
-
 /// A log and a state that were bootstrapped with one voter.
 fn bootstrapped(disk: MemoryDisk) -> (Log<MemoryDisk>, StateMachine<MemoryStore>, HardState) {
-    let bootstrap = MembershipChange::Bootstrap {
-        cluster_id: ClusterId(1),
-        member: Member {
+    let first = first_batch(
+        ClusterId(1),
+        Member {
             id: ID,
             name: "m1".to_owned(),
             peer_address: "m1:1".to_owned(),
@@ -63,56 +46,77 @@ fn bootstrapped(disk: MemoryDisk) -> (Log<MemoryDisk>, StateMachine<MemoryStore>
             folder_id: "f1".to_owned(),
             voter: true,
         },
-    };
-    let first = Entry {
-        index: Index(1),
-        term: Term(1),
-        kind: EntryKind::Membership,
-        context: Bytes::new(),
-        data: bootstrap.encode(),
-    };
-    let hard_state = HardState {
-        term: Term(1),
-        vote: MemberId(0),
-        commit: Index(1),
-    };
-    let batch = Batch {
-        hard_state: Some(hard_state),
-        entries: vec![first.clone()],
-    };
+    );
+    let hard_state = first.hard_state.expect("its term begins");
     let (mut log, _) = Log::open(disk, small_options()).expect("memory opens");
-    log.append(&batch).expect("memory can be written");
+    log.append(&first).expect("memory can be written");
     log.sync().expect("memory can be synced");
     let machine = StateMachine::open(MemoryStore::default());
     let mut machine = machine.expect("an empty store opens");
-    machine.apply(&[first]).expect("memory can be written");
+    machine
+        .apply(&first.entries)
+        .expect("memory can be written");
     (log, machine, hard_state)
 }
 
-type Inbox = Sender<Option<Input<Threads>>>;
+/// What reaches the thread that decides.
+enum Told {
+    Input(Input),
+    Write(EncodedCommand, WriteReply),
+    Stop,
+}
 
-fn decide(
-    mut replica: Replica<LogReader<MemoryDisk>, Threads>,
-    inputs: &Receiver<Option<Input<Threads>>>,
-    logs: &Sender<LogJob>,
-    applies: &Sender<ApplyJob<Threads>>,
-) {
-    loop {
-        for effect in replica.effects(NOW) {
-            // Whoever is gone has panicked, and that ends the model.
-            match effect {
-                Effect::Log(job) => drop(logs.send(job)),
-                Effect::Apply(job) => drop(applies.send(job)),
-                _ => {}
+type Inbox = Sender<Told>;
+
+/// What the applier's thread is given: entries, and who waits for some of them.
+type Apply = (ApplyJob, Vec<(Token, WriteReply)>);
+
+/// The thread that decides, with those who wait.
+struct Decider {
+    replica: Replica<LogReader<MemoryDisk>>,
+    callers: BTreeMap<Token, WriteReply>,
+    logs: Sender<LogJob>,
+    applies: Sender<Apply>,
+}
+
+impl Decider {
+    fn run(mut self, told: &Receiver<Told>) {
+        loop {
+            let is_gone = |token| self.callers.get(&token).is_none_or(WriteReply::is_gone);
+            for output in self.replica.outputs(NOW, &is_gone) {
+                self.carry_out(output);
+            }
+            let Ok(first) = told.recv() else { return };
+            let more = std::iter::from_fn(|| told.try_recv().ok());
+            for told in std::iter::once(first).chain(more) {
+                match told {
+                    Told::Input(input) => self.replica.handle(input, NOW),
+                    Told::Write(command, caller) => self.write(command, caller),
+                    Told::Stop => return,
+                }
             }
         }
-        let Ok(Some(first)) = inputs.recv() else {
-            return;
-        };
-        replica.handle(first, NOW);
-        while let Ok(more) = inputs.try_recv() {
-            let Some(more) = more else { return };
-            replica.handle(more, NOW);
+    }
+
+    fn write(&mut self, command: EncodedCommand, caller: WriteReply) {
+        let token = self.replica.name();
+        self.callers.insert(token, caller);
+        let from = None;
+        let write = Write::Command { command, from };
+        self.replica.handle(Input::Write { token, write }, NOW);
+    }
+
+    /// Whoever is gone has panicked, and that ends the model.
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Log(job) => drop(self.logs.send(job)),
+            Output::Apply(job) => {
+                let tokens = job.awaited.iter().map(|(_, token)| *token);
+                let callers = tokens.filter_map(|it| Some((it, self.callers.remove(&it)?)));
+                let callers = callers.collect();
+                let _ = self.applies.send((job, callers));
+            }
+            _ => {}
         }
     }
 }
@@ -145,7 +149,7 @@ fn write_log(
         filled = None;
         match writer.step(&mut log, NOW).expect("memory can be written") {
             LogStep::Sync => log.sync().expect("memory can be synced"),
-            LogStep::Persisted { id, .. } => drop(inbox.send(Some(Input::Persisted(id)))),
+            LogStep::Persisted { id, .. } => drop(inbox.send(Told::Input(Input::Persisted(id)))),
             LogStep::Fill(piece) => drop(filler.pieces.send(piece)),
             LogStep::AwaitPiece => filled = filler.filled.recv().ok(),
             LogStep::Wait { .. } => {
@@ -160,21 +164,30 @@ fn write_log(
 }
 
 fn apply(
-    mut applier: Applier<MemoryStore, Threads>,
-    jobs: &Receiver<ApplyJob<Threads>>,
+    mut applier: Applier<MemoryStore>,
+    jobs: &Receiver<Apply>,
     inbox: &Inbox,
     flushes: &Sender<()>,
 ) {
+    let mut callers = BTreeMap::new();
     while let Ok(first) = jobs.recv() {
         let mut first = Some(first);
-        let mut work = || {
+        loop {
             let queued = std::iter::from_fn(|| jobs.try_recv().ok());
-            let applied = applier.work(first.take().into_iter().chain(queued));
-            applied.expect("memory can be written")
-        };
-        while let Some(range) = work() {
+            let jobs = first.take().into_iter().chain(queued).map(|(job, more)| {
+                callers.extend(more);
+                job
+            });
+            let Some(done) = applier.work(jobs).expect("memory can be written") else {
+                break;
+            };
+            for (token, written) in done.answers {
+                if let Some(caller) = callers.remove(&token) {
+                    WriteReply::answer(caller, Ok(written));
+                }
+            }
             let _ = flushes.send(());
-            let _ = inbox.send(Some(Input::Applied(range)));
+            let _ = inbox.send(Told::Input(Input::Applied(done.range)));
         }
     }
 }
@@ -182,7 +195,7 @@ fn apply(
 fn flush(flusher: &Flusher<MemoryStore>, requests: &Receiver<()>, inbox: &Inbox) {
     while requests.recv().is_ok() {
         let index = flusher.flush().expect("memory can be flushed");
-        let _ = inbox.send(Some(Input::Flushed(index)));
+        let _ = inbox.send(Told::Input(Input::Flushed(index)));
     }
 }
 
@@ -202,12 +215,7 @@ fn write(inbox: &Inbox, reader: &Reader<MemoryStore>) {
         let command = EncodedCommand::new(request, CommandVersion::CURRENT);
         let (replies, mut answers) = WriteAnswers::of(1, None);
         for caller in replies {
-            let write = Input::Request(Asked::Write {
-                command: command.clone(),
-                caller,
-                from: None,
-            });
-            let _ = inbox.send(Some(write));
+            let _ = inbox.send(Told::Write(command.clone(), caller));
         }
         block_on(answers.complete());
         let (mut written, _) = answers.take(|| RequestError::ShuttingDown);
@@ -249,10 +257,7 @@ fn leader(
     log: &mut Log<MemoryDisk>,
     machine: StateMachine<MemoryStore>,
     hard_state: HardState,
-) -> (
-    Replica<LogReader<MemoryDisk>, Threads>,
-    Applier<MemoryStore, Threads>,
-) {
+) -> (Replica<LogReader<MemoryDisk>>, Applier<MemoryStore>) {
     let config = ReplicaConfig {
         member_id: ID,
         boot_nonce: 1,
@@ -264,24 +269,24 @@ fn leader(
     };
     let consensus = ConsensusConfig::new(ID, 1);
     let replica = Replica::new(config, consensus, hard_state, log.reader(), &machine);
-    let mut replica: Replica<_, Threads> = replica.expect("the settings work");
+    let mut replica = replica.expect("the settings work");
     let mut applier = Applier::new(machine);
     let mut writer = LogWriter::new(SyncRule::AtOnce, log);
     while !(replica.status().role == Role::Leader && replica.status().ready) {
         replica.handle(Input::Tick, NOW);
-        for effect in replica.effects(NOW) {
-            match effect {
-                Effect::Log(job) => {
+        for output in replica.outputs(NOW, &|_| false) {
+            match output {
+                Output::Log(job) => {
                     writer.add(job);
                     for id in write_all(&mut writer, log) {
                         replica.handle(Input::Persisted(id), NOW);
                     }
                 }
-                Effect::Apply(job) => {
+                Output::Apply(job) => {
                     let mut job = Some(job);
-                    while let Some(range) = applier.work(job.take()).expect("memory can be written")
+                    while let Some(done) = applier.work(job.take()).expect("memory can be written")
                     {
-                        replica.handle(Input::Applied(range), NOW);
+                        replica.handle(Input::Applied(done.range), NOW);
                     }
                 }
                 _ => {}
@@ -301,12 +306,18 @@ fn every_write_is_answered_and_can_be_read() {
     let (applies, apply_jobs) = channel();
     let (flushes, flush_requests) = channel();
     let (from_log, from_applier, from_flusher) = (inbox.clone(), inbox.clone(), inbox.clone());
+    let decider = Decider {
+        replica,
+        callers: BTreeMap::new(),
+        logs,
+        applies,
+    };
     let (pieces, due) = channel();
     let (done, filled) = channel();
     let filler = ToFiller { pieces, filled };
     let log = thread::spawn(move || write_log(log, &log_jobs, &filler, &from_log));
     let threads = [
-        thread::spawn(move || decide(replica, &inputs, &logs, &applies)),
+        thread::spawn(move || decider.run(&inputs)),
         thread::spawn(move || fill(&due, &done)),
         thread::spawn(move || apply(applier, &apply_jobs, &from_applier, &flushes)),
         thread::spawn(move || flush(&flusher, &flush_requests, &from_flusher)),
@@ -320,7 +331,7 @@ fn every_write_is_answered_and_can_be_read() {
         1 + 2 * WRITES,
         "each write took effect once"
     );
-    let _ = inbox.send(None);
+    let _ = inbox.send(Told::Stop);
     for thread in threads {
         thread.join().expect("it worked");
     }

@@ -1,7 +1,8 @@
 //! Callers that wait for several writes at once ([`WriteAnswers`]), which other threads answer or give up.
 
 use super::any_turns;
-use crate::replica::{Caller as _, RequestError, WriteAnswers, Written};
+use crate::output::Written;
+use crate::replica::{RequestError, WriteAnswers};
 use dengine_kv::Outcome;
 use dengine_planted::{Bug, plant};
 use dengine_types::Term;

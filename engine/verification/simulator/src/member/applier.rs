@@ -5,7 +5,8 @@ use super::{Actor, End, Machine, all_keys};
 use crate::invariants::Seen;
 use crate::surroundings::Surroundings;
 use dengine_kv::{ChangesQuery, LogicalHash, Member as MemberRecord, Membership, ReadError};
-use dengine_raft::replica::Input;
+use dengine_raft::Input;
+use dengine_raft::replica::Done;
 use dengine_types::{Index, MemberId, Revision};
 
 impl Process {
@@ -21,10 +22,15 @@ impl Process {
 
     pub(super) fn apply(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
         let jobs = std::iter::from_fn(|| self.apply_jobs.pop_front());
-        let range = self.applier.work(jobs).map_err(|e| e.to_string())?;
+        let done = self.applier.work(jobs).map_err(|e| e.to_string())?;
         self.apply_busy = false;
         self.plan_apply(sim, machine);
-        let Some(range) = range else { return Ok(()) };
+        let Some(Done { range, answers }) = done else {
+            return Ok(());
+        };
+        for (token, written) in answers {
+            self.callers.written(token, written);
+        }
         let (member, index) = (machine.id, range.index);
         sim.note(format_args!(
             "{member} has applied {index}, revision {}",

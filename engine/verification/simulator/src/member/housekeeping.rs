@@ -6,8 +6,8 @@ use crate::invariants::Seen;
 use crate::queue::MILLI;
 use crate::surroundings::Surroundings;
 use dengine_kv::{Command, ExpiredKey, Request};
+use dengine_raft::Input;
 use dengine_raft::consensus::Role;
-use dengine_raft::replica::Input;
 use dengine_types::{Entry, EntryKind};
 
 /// How often the keeper looks while nothing waits.

@@ -7,7 +7,8 @@ use crate::invariants::Seen;
 use crate::queue::MILLI;
 use crate::surroundings::Surroundings;
 use dengine_kv::CommandVersion;
-use dengine_raft::replica::{Input, LogJob, LogStep};
+use dengine_raft::replica::LogStep;
+use dengine_raft::{Input, LogJob};
 use dengine_types::{EntryKind, MemberId, Moment};
 use std::time::Duration;
 

@@ -12,6 +12,7 @@ use crate::settings::MemberSettings;
 use crate::shadow::Shadow;
 use crate::store::SimStore;
 use crate::surroundings::{Event, Surroundings};
+use crate::ticket::Callers;
 use dengine_data_dir::marks::{Beginning, PowerMark, Unfit};
 use dengine_kv::StateMachine;
 use dengine_log::memory::MemoryDisk;
@@ -255,6 +256,7 @@ impl Member {
             state: State::default(),
             shadow: Shadow::of(&log.reader()),
             inbox: VecDeque::new(),
+            callers: Callers::default(),
             hellos: BTreeMap::new(),
             awake: true,
             log_writer: LogWriter::new(sim.plan.sync_rule(), &log),
@@ -338,7 +340,7 @@ impl Member {
         log: &Log<MemoryDisk>,
         machine: &StateMachine<SimStore>,
         start: &Start,
-    ) -> Replica<LogReader<MemoryDisk>, super::SimEnv> {
+    ) -> Replica<LogReader<MemoryDisk>> {
         let nonce = sim.random.next();
         let (tick, election_ticks) = (start.tick, start.election_ticks);
         let settings = &start.settings;

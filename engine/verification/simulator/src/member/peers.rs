@@ -8,9 +8,10 @@ use crate::queue::{MILLI, Nanos, SECOND};
 use crate::settings::{FRAME_BYTES_MAX, MemberSettings};
 use crate::surroundings::Surroundings;
 use bytes::Bytes;
-use dengine_raft::consensus::{Outbound, without_promise};
+use dengine_raft::consensus::without_promise;
 use dengine_raft::peer_queue::{Dropped, PeerQueue, QueueLimits, frame_bytes};
-use dengine_raft::replica::{Announcement, Input};
+use dengine_raft::replica::Announcement;
+use dengine_raft::{Input, Outbound};
 use dengine_types::MemberId;
 use std::time::Duration;
 

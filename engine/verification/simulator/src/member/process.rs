@@ -11,25 +11,26 @@ use crate::settings::MemberSettings;
 use crate::shadow::Shadow;
 use crate::store::SimStore;
 use crate::surroundings::{Event, Surroundings};
-use crate::ticket::SimEnv;
+use crate::ticket::Callers;
 use dengine_kv::{Collector, CommandVersion, Flusher};
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Log, LogReader, Piece};
 use dengine_raft::consensus::{Role, State};
 use dengine_raft::replica::{
-    Announcement, AppliedRange, Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWriter,
-    Replica,
+    Announcement, AppliedRange, Applier, Keeper, LogWriter, Replica, RequestError,
 };
+use dengine_raft::{ApplyJob, Input, LogJob, Output};
 use dengine_snapshot::Staging;
 use dengine_types::{Entry, MemberId};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 pub(super) struct Process {
-    pub(super) replica: Replica<LogReader<MemoryDisk>, SimEnv>,
+    pub(super) replica: Replica<LogReader<MemoryDisk>>,
     pub(super) state: State,
     pub(super) shadow: Shadow,
-    pub(super) inbox: VecDeque<Input<SimEnv>>,
+    pub(super) inbox: VecDeque<Input>,
+    pub(super) callers: Callers,
     /// What others announced that the replica was not told yet.
     pub(super) hellos: BTreeMap<MemberId, CommandVersion>,
     pub(super) awake: bool,
@@ -43,8 +44,8 @@ pub(super) struct Process {
     /// Up to where the newest segment was durable when its last durable batch was written.
     pub(super) proven: (String, u32),
     pub(super) durable: (String, u32),
-    pub(super) applier: Applier<SimStore, SimEnv>,
-    pub(super) apply_jobs: VecDeque<ApplyJob<SimEnv>>,
+    pub(super) applier: Applier<SimStore>,
+    pub(super) apply_jobs: VecDeque<ApplyJob>,
     pub(super) apply_busy: bool,
     pub(super) flusher: Flusher<SimStore>,
     pub(super) unflushed_bytes: u64,
@@ -102,8 +103,10 @@ impl Process {
         for input in self.inbox.drain(..most.min(self.inbox.len())) {
             self.replica.handle(input, machine.clock.read(sim.now));
         }
-        for effect in self.replica.effects(machine.clock.read(sim.now)) {
-            self.carry_out(sim, machine, effect)?;
+        let now = sim.now;
+        let is_gone = |token| self.callers.is_gone(token, now);
+        for output in self.replica.outputs(machine.clock.read(now), &is_gone) {
+            self.carry_out(sim, machine, output)?;
         }
         self.awake = false;
         if !self.inbox.is_empty() {
@@ -116,37 +119,46 @@ impl Process {
         &mut self,
         sim: &mut Surroundings,
         machine: Machine,
-        effect: Effect<SimEnv>,
+        output: Output,
     ) -> Result<(), End> {
         let member = machine.id;
-        match effect {
-            Effect::Log(job) => {
+        match output {
+            Output::Log(job) => {
                 self.note_append(sim, member, &job);
                 self.log_jobs.push_back(job);
                 self.plan_log(sim, machine);
             }
-            Effect::Apply(job) => {
-                if let ApplyJob::Entries(entries) = &job {
-                    self.note_commits(sim, member, entries);
-                }
+            Output::Apply(job) => {
+                self.note_commits(sim, member, &job.entries);
                 self.apply_jobs.push_back(job);
                 self.plan_apply(sim, machine);
             }
-            Effect::Send(messages) => self.send(sim, machine, messages),
-            Effect::StateChanged(state) => self.on_state(sim, member, state),
-            Effect::PeerRefused(error) => {
+            Output::Send(messages) => self.send(sim, machine, messages),
+            Output::MayRead { tokens, .. } => {
+                tokens.into_iter().for_each(|it| self.callers.may_read(it));
+            }
+            Output::Refused { tokens, error } => {
+                for token in tokens {
+                    self.callers.refuse(token, error.clone());
+                }
+            }
+            Output::Lost(token) => self.callers.refuse(token, RequestError::lost()),
+            Output::Forgotten(token) => self.callers.forget(token),
+            Output::Transferred { token, .. } => self.callers.transferred(token),
+            Output::StateChanged(state) => self.on_state(sim, member, state),
+            Output::PeerRefused(error) => {
                 sim.count("peers' messages refused");
                 sim.note(format_args!("{member} refuses a message: {error}"));
             }
-            Effect::Flush => self.begin_flush(sim, machine),
-            Effect::MakeSnapshot => {
+            Output::Flush => self.begin_flush(sim, machine),
+            Output::MakeSnapshot => {
                 let delay = machine.sync_time(sim) * 10;
                 machine.plan(sim, delay, Actor::Checkpoint);
             }
-            Effect::SendSnapshot { to, message } => self.send_snapshot(sim, machine, to, message),
-            Effect::DiscardStaged => self.discard_staged()?,
-            Effect::Diverged(divergence) => return Err(End::Diverged(divergence)),
-            Effect::Install { base, hard_state } => {
+            Output::SendSnapshot { to, message } => self.send_snapshot(sim, machine, to, message),
+            Output::DiscardStaged => self.discard_staged()?,
+            Output::Diverged(divergence) => return Err(End::Diverged(divergence)),
+            Output::Install { base, hard_state } => {
                 self.plan_install(sim, machine, base, hard_state);
             }
         }

@@ -10,9 +10,8 @@ use crate::surroundings::{Event, Surroundings};
 use bytes::Bytes;
 use dengine_log::Position;
 use dengine_log::memory::MemoryDisk;
-use dengine_raft::consensus::SnapshotMeta;
 use dengine_raft::consensus::snapshot_position;
-use dengine_raft::replica::Input;
+use dengine_raft::{Input, SnapshotMeta};
 use dengine_snapshot::{
     Checkpoint as _, Chunk, Commit, Manifest, Outgoing, Place, SnapshotError, SnapshotId, commit,
     describe,

@@ -2,7 +2,7 @@
 //! source.
 
 use bytes::Bytes;
-use dengine_raft::consensus::Outbound;
+use dengine_raft::Outbound;
 use dengine_raft::peer_queue::frame_bytes;
 use std::collections::VecDeque;
 

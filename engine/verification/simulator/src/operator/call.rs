@@ -5,12 +5,11 @@ use crate::invariants::Broken;
 use crate::member::Member;
 use crate::queue::Nanos;
 use crate::surroundings::Surroundings;
-use crate::ticket::{Answered, Asker};
+use crate::ticket::{Answered, Asker, Request, Ticket};
 use crate::world::Members;
 use dengine_kv::Outcome;
-use dengine_raft::replica::{
-    ChangeStep, Changed, Changing, Input, MembershipRequest, Request, RequestError, Written,
-};
+use dengine_raft::replica::{ChangeStep, Changed, Changing, MembershipRequest, RequestError};
+use dengine_raft::{Confirm, Write, Written};
 use dengine_types::{Index, MemberId};
 use std::time::Duration;
 
@@ -88,15 +87,13 @@ impl Call {
         members: &mut Members,
         step: ChangeStep,
     ) -> Option<Answer> {
-        let asker = Asker::Operator(self.number);
-        let caller = sim.mailbox.ticket(asker, self.until);
         let request = match step {
-            ChangeStep::Confirm => Request::Read { caller },
+            ChangeStep::Confirm => Request::Read(Confirm::Quorum),
             ChangeStep::Replicate(change) => {
                 self.silence = Silence::before(sim, members, (self.at, self.due), &change);
-                Request::Change { change, caller }
+                Request::Write(Write::Change(change))
             }
-            ChangeStep::Settle => Request::settle(caller),
+            ChangeStep::Settle => Request::Write(Write::settle()),
             ChangeStep::Over(answer) => return Some(answer),
             ChangeStep::Unknown => {
                 let waited = Duration::ZERO;
@@ -104,7 +101,11 @@ impl Call {
             }
         };
         if let Some(member) = members.get_mut(&self.at) {
-            member.give(sim, Input::Request(request));
+            let ticket = Ticket {
+                asker: Asker::Operator(self.number),
+                deadline: self.until,
+            };
+            member.ask(sim, request, ticket);
         }
         None
     }

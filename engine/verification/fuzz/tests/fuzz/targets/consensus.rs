@@ -5,9 +5,8 @@ use bytes::Bytes;
 use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Batch, Log, LogReader};
-use dengine_raft::consensus::{
-    Action, Consensus, ConsensusConfig, Event, Proposal, Restored, Role, Token,
-};
+use dengine_raft::consensus::{Consensus, ConsensusConfig, Proposal, Restored, Role};
+use dengine_raft::{LogJob, Output};
 use dengine_types::{MemberId, Moment};
 
 /// Ticks, proposals and messages, one after the other: see [`run`].
@@ -42,10 +41,12 @@ impl Member {
         Self { log, consensus }
     }
 
-    /// Takes in an event, and carries out what follows. `false`: it takes no further part.
-    pub(super) fn step(&mut self, event: Event) -> bool {
-        // A refusal is as good as any other end.
-        drop(self.consensus.step(event));
+    /// Has something happen, and carries out what follows. `false`: it takes no further part.
+    pub(super) fn step(
+        &mut self,
+        event: impl FnOnce(&mut Consensus<LogReader<MemoryDisk>>),
+    ) -> bool {
+        event(&mut self.consensus);
         let goes_on = self.settle().is_some();
         let held = self.consensus.held_messages();
         assert!(held < 10_000, "what is held is bounded, not {held}");
@@ -56,17 +57,17 @@ impl Member {
     fn settle(&mut self) -> Option<Vec<(MemberId, Bytes)>> {
         let mut sent = Vec::new();
         loop {
-            let actions = self.consensus.actions();
-            if actions.is_empty() {
+            let outputs = self.consensus.outputs();
+            if outputs.is_empty() {
                 return Some(sent);
             }
-            for action in actions {
-                match action {
-                    Action::Append {
+            for output in outputs {
+                match output {
+                    Output::Log(LogJob::Append {
                         id,
                         hard_state,
                         entries,
-                    } => {
+                    }) => {
                         self.log
                             .append(&Batch {
                                 hard_state,
@@ -74,19 +75,16 @@ impl Member {
                             })
                             .unwrap();
                         self.log.sync().unwrap();
-                        self.consensus.step(Event::Persisted(id)).unwrap();
+                        self.consensus.persisted(id);
                     }
-                    Action::Apply(entries) => {
-                        let index = entries.last().unwrap().index;
-                        let changes = Vec::new();
-                        self.consensus
-                            .step(Event::Applied { index, changes })
-                            .unwrap();
+                    Output::Apply(job) => {
+                        let index = job.entries.last().unwrap().index;
+                        self.consensus.applied(index, &[]);
                     }
-                    Action::Send(messages) => {
+                    Output::Send(messages) => {
                         sent.extend(messages.into_iter().map(|it| (it.to, it.bytes)));
                     }
-                    Action::Install { .. } | Action::Diverged(_) => return None,
+                    Output::Install { .. } | Output::Diverged(_) => return None,
                     _ => {}
                 }
             }
@@ -104,9 +102,9 @@ fn run(input: &[u8]) {
         rest = after;
         now += 1_000_000;
         member.consensus.observe(Moment(now));
-        let event = match kind % 8 {
-            0..=1 => Event::Tick,
-            2 => propose(),
+        let goes_on = match kind % 8 {
+            0..=1 => member.step(|it| drop(it.tick())),
+            2 => member.step(propose),
             _ => {
                 let Some((bytes, after)) = super::part(rest) else {
                     break;
@@ -114,21 +112,23 @@ fn run(input: &[u8]) {
                 rest = after;
                 let from = MemberId(u64::from(kind / 8 % 5));
                 let bytes = Bytes::copy_from_slice(bytes);
-                Event::Message { from, bytes }
+                // A refusal is as good as any other end.
+                member.step(|it| drop(it.message(from, &bytes)))
             }
         };
-        if !member.step(event) {
+        if !goes_on {
             return;
         }
     }
 }
 
-fn propose() -> Event {
-    Event::Propose(vec![Proposal {
-        token: Token(1),
-        context: Bytes::from_static(b"context"),
+/// Who does not lead takes none.
+fn propose(consensus: &mut Consensus<LogReader<MemoryDisk>>) {
+    let proposal = Proposal {
+        context: b"context".to_vec(),
         data: Bytes::from_static(b"data"),
-    }])
+    };
+    let _ = consensus.propose(vec![proposal]);
 }
 
 /// What reaches member 1 when it follows, and when it leads, in a healthy cluster.
@@ -183,14 +183,14 @@ pub(super) fn reaching(leader: MemberId) -> Vec<Reached> {
         let leads = members[place].consensus.state().role == Role::Leader;
         for (at, member) in members.iter_mut().enumerate() {
             if at == place || round < 10 {
-                member.consensus.step(Event::Tick).unwrap();
+                member.consensus.tick();
                 if at == 0 {
                     reached.push(Reached::Tick);
                 }
             }
         }
         if leads && round % 5 == 0 {
-            members[place].consensus.step(propose()).unwrap();
+            propose(&mut members[place].consensus);
             if place == 0 {
                 reached.push(Reached::Proposal);
             }
@@ -220,10 +220,7 @@ fn deliver(members: &mut [Member; 3], reached: &mut Vec<Reached>) {
                 reached.push(Reached::Message { from, bytes });
             }
             let receiver = &mut members[(to.0 - 1) as usize];
-            receiver
-                .consensus
-                .step(Event::Message { from, bytes })
-                .unwrap();
+            receiver.consensus.message(from, &bytes).unwrap();
         }
     }
 }

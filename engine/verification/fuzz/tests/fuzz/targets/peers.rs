@@ -11,8 +11,7 @@ use dengine_protocol::peer::{
     Batch, Frame, Hello, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, frame,
     snapshot_frame::Kind,
 };
-use dengine_raft::consensus::Event;
-use dengine_raft::consensus::snapshot_position;
+use dengine_raft::consensus::{Consensus, snapshot_position};
 use dengine_snapshot::{Checkpoint as _, Manifest, Outgoing, SnapshotId, Staging, describe};
 use dengine_types::{ClusterId, MemberId, Moment};
 use prost::Message as _;
@@ -69,15 +68,17 @@ fn frames(input: &[u8]) -> Result<(), Status> {
     for bytes in parts {
         now += 1_000_000;
         member.consensus.observe(Moment(now));
-        let mut events = vec![Event::Tick];
-        if !bytes.is_empty() {
-            let from = peer::admit(CLUSTER, ME, &membership, &hello)?.member;
-            let batch = peer::batch(received(bytes)?)?;
-            let event = |bytes| Event::Message { from, bytes };
-            events = batch.messages.into_iter().map(event).collect();
+        if bytes.is_empty() {
+            if !member.step(|it| drop(it.tick())) {
+                return Ok(());
+            }
+            continue;
         }
-        if !events.into_iter().all(|event| member.step(event)) {
-            return Ok(());
+        let from = peer::admit(CLUSTER, ME, &membership, &hello)?.member;
+        for message in peer::batch(received(bytes)?)?.messages {
+            if !member.step(|it| drop(it.message(from, &message))) {
+                return Ok(());
+            }
         }
     }
     Ok(())
@@ -112,7 +113,8 @@ fn snapshot(input: &[u8]) -> Result<bool, Status> {
     staging.finish(look).map_err(refused)?;
     assert!(staging.holds(last), "what was finished is here");
     let message = offer.message;
-    Ok(answers && !Member::new(ME).step(Event::Snapshot { from, message }))
+    let stage = |it: &mut Consensus<_>| drop(it.snapshot_staged(from, &message));
+    Ok(answers && !Member::new(ME).step(stage))
 }
 
 /// Members 1, 2 and 3; 4 was removed.

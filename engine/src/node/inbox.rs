@@ -9,7 +9,7 @@ use super::status::MembersView;
 use super::waiters::Awaited;
 use crate::error::{Fatal, RequestError};
 use bytes::Bytes;
-use dengine_raft::replica::{self, Caller, Env};
+use dengine_raft::{Confirm, Input, Successor, Write};
 use dengine_types::{MemberId, Term};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,26 +26,16 @@ impl<T> Reply<T> {
         let (reply, answer) = oneshot::channel();
         (Self(reply), answer)
     }
-}
 
-impl<T> Caller<T> for Reply<T> {
-    fn is_gone(&self) -> bool {
+    /// Whether nobody waits any more.
+    pub(super) fn is_gone(&self) -> bool {
         self.0.is_closed()
     }
 
-    fn answer(self, answer: Result<T, RequestError>) {
+    pub(super) fn answer(self, answer: Result<T, RequestError>) {
         // Whoever asked may have given up.
         let _ = self.0.send(answer);
     }
-}
-
-/// The callers of a real member wait on channels.
-pub(crate) enum Channels {}
-
-impl Env for Channels {
-    type Write = Awaited;
-    type Read = Reply<()>;
-    type Transfer = Reply<Term>;
 }
 
 /// A stream of a peer's messages, as the replica sees it.
@@ -73,11 +63,17 @@ impl PeerStream {
     }
 }
 
-pub(crate) type Request = replica::Request<Channels>;
-
-pub(crate) enum Input {
+/// What reaches the replica thread: what its replica takes in, and what this shell adds to it, which is
+/// who waits, and what a message holds while it is queued.
+pub(crate) enum ToReplica {
     /// For the replica as it is.
-    Replica(replica::Input<Channels>),
+    Input(Input),
+    /// Replicate this, and answer once it is applied.
+    Write(Write, Awaited),
+    /// Answer once a read sees every write that was acknowledged before.
+    Read(Confirm, Reply<()>),
+    /// Hand leadership over, and answer once that is done.
+    Transfer(Successor, Reply<Term>),
     /// From a peer's stream. The permit counts its bytes.
     Message {
         from: MemberId,
@@ -95,14 +91,8 @@ pub(crate) enum Input {
     Stop,
 }
 
-impl From<replica::Input<Channels>> for Input {
-    fn from(input: replica::Input<Channels>) -> Self {
-        Self::Replica(input)
-    }
-}
-
-impl From<Request> for Input {
-    fn from(request: Request) -> Self {
-        Self::Replica(replica::Input::Request(request))
+impl From<Input> for ToReplica {
+    fn from(input: Input) -> Self {
+        Self::Input(input)
     }
 }
