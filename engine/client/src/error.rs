@@ -389,7 +389,7 @@ mod tests {
     use tonic::transport::Endpoint;
 
     use super::*;
-    use crate::support::{Between, Peer};
+    use dengine_fake_kv::{Between, Peer};
 
     fn sorted(operation: Operation, code: Code) -> Error {
         Failure::from_status(operation, &Status::new(code, "m")).error

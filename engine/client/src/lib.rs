@@ -78,12 +78,6 @@ mod pool;
 mod session;
 #[cfg(feature = "transport")]
 mod silence;
-/// The peer that the tests of what is public have, for those of what is not.
-#[cfg(test)]
-#[cfg(feature = "transport")]
-#[allow(dead_code, reason = "a part of it is used")]
-#[path = "../tests/support/mod.rs"]
-mod support;
 #[cfg(feature = "transport")]
 mod types;
 #[cfg(feature = "transport")]

@@ -2,17 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod support;
-
 use std::time::{Duration, Instant};
 
 use dengine_client::{
     Client, ClientOptions, Consistency, Error, Expected, KeyRange, RangeQuery, RetryPolicy, Wire,
     policy::RENEW_AFTER,
 };
+use dengine_fake_kv::{Between, Peer, Step, balanced};
 use futures::future::join_all;
-use support::{Between, Peer, Step, balanced};
 use tokio::{
     io::AsyncReadExt,
     net::{TcpListener, TcpStream},

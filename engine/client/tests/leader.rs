@@ -2,13 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod support;
-
 use std::time::Duration;
 
 use dengine_client::{Client, ClientOptions, Consistency, RetryPolicy};
-use support::{Peer, balanced};
+use dengine_fake_kv::{Peer, balanced};
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tonic::Code;
 

@@ -2,15 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod support;
-
 use std::time::Duration;
 
 use dengine_client::{
     Client, ClientOptions, Consistency, Error, Position, RetryPolicy, SessionOptions,
 };
-use support::{Peer, Step};
+use dengine_fake_kv::{Peer, Step};
 use tonic::Code;
 
 async fn connect(peer: &Peer) -> Client {

@@ -2,19 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod support;
-
 use std::time::Duration;
 
 use dengine_client::{
     Client, ClientOptions, Error, KeyRange, RetryPolicy, Watch, WatchQuery, WatchUpdate,
 };
+use dengine_fake_kv::{Between, Peer, Script, balanced};
 use dengine_protocol::v1::{
     CancelCause, Event, KeyValue, ResponseHeader, WatchResponse, event::Kind,
 };
 use futures::StreamExt;
-use support::{Between, Peer, Script, balanced};
 use tokio::net::TcpListener;
 use tonic::Status;
 

@@ -1,0 +1,248 @@
+//! Reads, writes and sessions, alone and in a stream of calls.
+
+use std::sync::Arc;
+
+use dengine_protocol::{
+    LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA,
+    v1::{
+        BatchRequest, BatchResponse, CallError, CloseSessionRequest, CloseSessionResponse,
+        CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse,
+        DeleteRequest, DeleteResponse, GetRequest, GetResponse, KeepAliveSessionRequest,
+        KeepAliveSessionResponse, OpenSessionRequest, OpenSessionResponse, PipelineRequest,
+        PipelineResponse, PipelinedAnswer, PipelinedCall, PutRequest, PutResponse, RangeRequest,
+        RangeResponse, compare_and_swap_request::Expected, kv_server::Kv, pipelined_answer::Answer,
+        pipelined_call::Call,
+    },
+};
+use futures::{StreamExt, stream};
+use tonic::{Extensions, Request, Response, Status, Streaming};
+
+use crate::{Answers, Peer};
+
+/// What a client reads to learn where a connection leads.
+const PROBE: &[u8] = b"\0";
+
+#[tonic::async_trait]
+impl Kv for Peer {
+    async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
+        let instead = self.step(&request).await?;
+        let put = request.into_inner();
+        let mut state = self.state.lock().unwrap();
+        state.stamps.extend(put.session);
+        let name = put.session.map(|it| (it.session_id, it.sequence));
+        let stored = name.and_then(|name| state.answers.get(&name).cloned());
+        let answer = stored.unwrap_or_else(|| {
+            let prev_kv = state.set(&put.key, put.value).filter(|_| put.prev_kv);
+            PutResponse {
+                header: state.header(),
+                prev_kv,
+            }
+        });
+        if let Some(name) = name {
+            state.answers.insert(name, answer.clone());
+        }
+        instead.map_or(Ok(Response::new(answer)), Err)
+    }
+
+    async fn delete(
+        &self,
+        request: Request<DeleteRequest>,
+    ) -> Result<Response<DeleteResponse>, Status> {
+        self.step(&request).await?;
+        let delete = request.into_inner();
+        let mut state = self.state.lock().unwrap();
+        let gone = state.within(&delete.key, &delete.range_end);
+        for kv in &gone {
+            state.pairs.remove(&kv.key);
+        }
+        state.revision += u64::from(!gone.is_empty());
+        let deleted = gone.len() as u64;
+        Ok(Response::new(DeleteResponse {
+            header: state.header(),
+            deleted,
+            prev_kvs: Vec::new(),
+        }))
+    }
+
+    async fn compare_and_swap(
+        &self,
+        request: Request<CompareAndSwapRequest>,
+    ) -> Result<Response<CompareAndSwapResponse>, Status> {
+        self.step(&request).await?;
+        let swap = request.into_inner();
+        let mut state = self.state.lock().unwrap();
+        let current = state.pairs.get(&swap.key).cloned();
+        let succeeded = match swap.expected.unwrap() {
+            Expected::ModRevision(r) => current.as_ref().map_or(0, |kv| kv.mod_revision) == r,
+            Expected::CurrentValue(v) => current.as_ref().is_some_and(|kv| kv.value == v),
+        };
+        if succeeded {
+            state.set(&swap.key, swap.value);
+        }
+        let header = state.header();
+        Ok(Response::new(CompareAndSwapResponse {
+            header,
+            succeeded,
+            prev_kv: current,
+        }))
+    }
+
+    async fn get(&self, request: Request<GetRequest>) -> Result<Response<GetResponse>, Status> {
+        if request.get_ref().key == PROBE {
+            let mut state = self.state.lock().unwrap();
+            state.probes += 1;
+            let (header, kv) = (state.header(), None);
+            return Ok(Response::new(GetResponse { header, kv }));
+        }
+        self.step(&request).await?;
+        let mut state = self.state.lock().unwrap();
+        let kv = state.pairs.get(&request.get_ref().key).cloned();
+        state.gets.push(request.into_inner());
+        Ok(Response::new(GetResponse {
+            header: state.header(),
+            kv,
+        }))
+    }
+
+    async fn range(
+        &self,
+        request: Request<RangeRequest>,
+    ) -> Result<Response<RangeResponse>, Status> {
+        self.step(&request).await?;
+        let range = request.into_inner();
+        let mut state = self.state.lock().unwrap();
+        state.ranges.push(range.revision);
+        let mut kvs = state.within(&range.key, &range.range_end);
+        let count = kvs.len() as u64;
+        if range.limit > 0 {
+            kvs.truncate(range.limit as usize);
+        }
+        let more = (kvs.len() as u64) < count;
+        Ok(Response::new(RangeResponse {
+            header: state.header(),
+            kvs,
+            more,
+            count: (!more).then_some(count),
+        }))
+    }
+
+    async fn batch(&self, _: Request<BatchRequest>) -> Result<Response<BatchResponse>, Status> {
+        Err(Status::unimplemented("no test needs it"))
+    }
+
+    async fn compact(
+        &self,
+        _: Request<CompactRequest>,
+    ) -> Result<Response<CompactResponse>, Status> {
+        Err(Status::unimplemented("no test needs it"))
+    }
+
+    async fn open_session(
+        &self,
+        request: Request<OpenSessionRequest>,
+    ) -> Result<Response<OpenSessionResponse>, Status> {
+        Ok(Response::new(OpenSessionResponse {
+            header: self.state.lock().unwrap().header(),
+            session_id: 9,
+            ttl_ms: request.into_inner().ttl_ms,
+        }))
+    }
+
+    async fn keep_alive_session(
+        &self,
+        _: Request<KeepAliveSessionRequest>,
+    ) -> Result<Response<KeepAliveSessionResponse>, Status> {
+        self.speaks().await;
+        let mut state = self.state.lock().unwrap();
+        state.keep_alives += 1;
+        Ok(Response::new(KeepAliveSessionResponse {
+            header: state.header(),
+        }))
+    }
+
+    async fn close_session(
+        &self,
+        _: Request<CloseSessionRequest>,
+    ) -> Result<Response<CloseSessionResponse>, Status> {
+        Ok(Response::new(CloseSessionResponse {
+            header: self.state.lock().unwrap().header(),
+            closed: true,
+        }))
+    }
+
+    type PipelineStream = Answers<PipelineResponse>;
+
+    async fn pipeline(
+        &self,
+        request: Request<Streaming<PipelineRequest>>,
+    ) -> Result<Response<Self::PipelineStream>, Status> {
+        let from = request.extensions().clone();
+        let (peer, state) = (self.clone(), Arc::clone(&self.state));
+        let calls = request
+            .into_inner()
+            .take_while(|frame| std::future::ready(frame.is_ok()))
+            .flat_map({
+                let state = Arc::clone(&state);
+                move |frame| {
+                    let frame = frame.unwrap();
+                    state.lock().unwrap().given_up.extend(frame.cancelled);
+                    stream::iter(frame.calls)
+                }
+            });
+        let answers = calls
+            .map(move |call| {
+                peer.state.lock().unwrap().timeouts_ms.push(call.timeout_ms);
+                peer.clone().pipelined(call, from.clone())
+            })
+            .buffer_unordered(64)
+            .map(move |answer| {
+                Ok(PipelineResponse {
+                    answers: vec![answer],
+                    leader: state.lock().unwrap().leader.clone(),
+                    ..PipelineResponse::default()
+                })
+            });
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+impl Peer {
+    /// One call of a stream, made as if it were alone.
+    async fn pipelined(self, call: PipelinedCall, from: Extensions) -> PipelinedAnswer {
+        macro_rules! alone {
+            ($request:expr, $method:ident, $variant:ident) => {{
+                let mut request = Request::new($request);
+                *request.extensions_mut() = from;
+                self.$method(request)
+                    .await
+                    .map(|answer| Answer::$variant(answer.into_inner()))
+            }};
+        }
+        let result = match call.call.unwrap() {
+            Call::Put(it) => alone!(it, put, Put),
+            Call::Delete(it) => alone!(it, delete, Delete),
+            Call::CompareAndSwap(it) => alone!(it, compare_and_swap, CompareAndSwap),
+            Call::Get(it) => alone!(it, get, Get),
+            Call::Range(it) => alone!(it, range, Range),
+            Call::OpenSession(it) => alone!(it, open_session, OpenSession),
+            Call::KeepAliveSession(it) => alone!(it, keep_alive_session, KeepAliveSession),
+            Call::CloseSession(it) => alone!(it, close_session, CloseSession),
+            Call::Batch(_) | Call::Compact(_) => Err(Status::unimplemented("no test needs it")),
+        };
+        let error = |status: Status| {
+            let leader = status.metadata().get(LEADER_HINT_METADATA);
+            Answer::Error(CallError {
+                code: status.code().into(),
+                message: status.message().to_owned(),
+                leader: leader.map_or("", |it| it.to_str().unwrap()).to_owned(),
+                low_on_space: status.metadata().contains_key(LOW_ON_SPACE_METADATA),
+            })
+        };
+        PipelinedAnswer {
+            id: call.id,
+            answer: Some(result.unwrap_or_else(error)),
+            visited: 0,
+            others_waited: false,
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Watches.
+
+use dengine_protocol::v1::{
+    Event, KeyValue, ResponseHeader, WatchRequest, WatchResponse, event::Kind, watch_request,
+    watch_server::Watch,
+};
+use futures::{StreamExt, stream};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{Answers, Peer};
+
+impl Peer {
+    /// What a watch is told of the history, or nothing if it was a cancellation.
+    fn told(&self, request: WatchRequest) -> Vec<Result<WatchResponse, Status>> {
+        let mut state = self.state.lock().unwrap();
+        let create = match request.request {
+            Some(watch_request::Request::Create(create)) => create,
+            Some(watch_request::Request::Cancel(cancel)) => {
+                state.cancelled.push(cancel.watch_id);
+                return Vec::new();
+            }
+            _ => return Vec::new(),
+        };
+        state.created.push(create.clone());
+        let (bytes, revisions) = state.history.clone().unwrap_or_default();
+        let first = create.start_revision.max(revisions.start);
+        let response = |revision| WatchResponse {
+            header: Some(ResponseHeader {
+                cluster_id: 7,
+                revision,
+                ..ResponseHeader::default()
+            }),
+            watch_id: create.watch_id,
+            ..WatchResponse::default()
+        };
+        let created = WatchResponse {
+            created: true,
+            resume_revision: first,
+            ..response(first - 1)
+        };
+        let told = (first..revisions.end).map(|revision| WatchResponse {
+            events: vec![Event {
+                kind: Kind::Put.into(),
+                kv: Some(KeyValue {
+                    key: create.key.clone(),
+                    value: vec![b'v'; bytes].into(),
+                    mod_revision: revision,
+                    ..KeyValue::default()
+                }),
+                prev_kv: None,
+            }],
+            ..response(revision)
+        });
+        std::iter::once(created).chain(told).map(Ok).collect()
+    }
+}
+
+#[tonic::async_trait]
+impl Watch for Peer {
+    type WatchStream = Answers<WatchResponse>;
+
+    async fn watch(
+        &self,
+        request: Request<Streaming<WatchRequest>>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let mut requests = request.into_inner();
+        self.state.lock().unwrap().streams += 1;
+        if self.state.lock().unwrap().history.is_some() {
+            let peer = self.clone();
+            let said = requests.flat_map(move |request| {
+                let told = request.map(|request| peer.told(request));
+                stream::iter(told.unwrap_or_default())
+            });
+            return Ok(Response::new(Box::pin(said)));
+        }
+        let first = requests.message().await?.and_then(|it| it.request);
+        let Some(watch_request::Request::Create(create)) = first else {
+            return Err(Status::invalid_argument("a stream begins with a watch"));
+        };
+        let mut state = self.state.lock().unwrap();
+        state.created.push(create);
+        let Some(script) = state.watches.pop_front() else {
+            return Err(Status::unavailable("no more scripts"));
+        };
+        let silent = script.last().is_none_or(Result::is_ok);
+        let after = stream::once(async move {
+            if silent {
+                std::future::pending::<()>().await;
+            }
+            drop(requests);
+            Err(Status::unavailable("over"))
+        });
+        let said = stream::iter(script).chain(after);
+        Ok(Response::new(Box::pin(said)))
+    }
+}
