@@ -2,8 +2,8 @@
 
 use dengine_bench_model::results::Report;
 
-use crate::support::{Behaviour, Peer};
 use crate::{bench, read, result};
+use dengine_fake_kv::{Load, Peer};
 
 /// Others' keys, one of which looks like the tool's own without a folder.
 const OF_OTHERS: [&str; 3] = ["00000001", "dengine-bench/notes", "users/1"];
@@ -17,13 +17,13 @@ async fn a_run_takes_away_what_it_wrote_and_nothing_else() {
         ("put --clients 4 --total 500", Some(50), None),
         ("put --clients 4 --total 500 --timeout 2s", None, Some(300)),
     ] {
-        let peer = Peer::start(Behaviour {
+        let peer = Peer::under(Load {
             fail_every,
             hang_at,
-            ..Behaviour::default()
+            ..Load::default()
         })
         .await;
-        OF_OTHERS.iter().for_each(|key| peer.hold(key));
+        OF_OTHERS.iter().for_each(|key| peer.holds(key, Vec::new()));
         let ran = bench(&peer.address, arguments).await;
         assert_eq!(ran.status != 0, fail_every.is_some() || hang_at.is_some());
         assert!(peer.puts() >= 100, "{arguments}");
@@ -34,14 +34,17 @@ async fn a_run_takes_away_what_it_wrote_and_nothing_else() {
 
 #[tokio::test]
 async fn what_a_killed_run_left_goes_with_the_next_run_and_a_living_one_stays() {
-    let peer = Peer::start(Behaviour::default()).await;
-    OF_OTHERS.iter().for_each(|key| peer.hold(key));
+    let peer = Peer::under(Load::default()).await;
+    OF_OTHERS.iter().for_each(|key| peer.holds(key, Vec::new()));
     for number in 0..2_500 {
         // Its time was over in 2001.
-        peer.hold(&format!("dengine-bench/3a4fc880-00ff/{number:08x}"));
+        peer.holds(
+            &format!("dengine-bench/3a4fc880-00ff/{number:08x}"),
+            Vec::new(),
+        );
     }
     let lives = "dengine-bench/ffffff00-00ff/00000001";
-    peer.hold(lives);
+    peer.holds(lives, Vec::new());
     let ran = bench(&peer.address, "put --total 10 --warm-up 0").await;
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     let mut expected = [&OF_OTHERS[..], &[lives]].concat();
@@ -54,14 +57,17 @@ async fn what_a_killed_run_left_goes_with_the_next_run_and_a_living_one_stays() 
 /// later one took them away.
 #[tokio::test]
 async fn keys_that_are_too_large_to_go_in_one_request_go_in_several() {
-    let peer = Peer::start(Behaviour {
+    let peer = Peer::under(Load {
         deletion_keys_max: Some(90),
-        ..Behaviour::default()
+        ..Load::default()
     })
     .await;
-    OF_OTHERS.iter().for_each(|key| peer.hold(key));
+    OF_OTHERS.iter().for_each(|key| peer.holds(key, Vec::new()));
     for number in 0..1_500 {
-        peer.hold(&format!("dengine-bench/3a4fc880-00ff/{number:08x}"));
+        peer.holds(
+            &format!("dengine-bench/3a4fc880-00ff/{number:08x}"),
+            Vec::new(),
+        );
     }
     let ran = bench(&peer.address, "put --clients 4 --total 1500").await;
     assert_eq!(ran.status, 0, "{}", ran.stderr);
@@ -71,7 +77,7 @@ async fn keys_that_are_too_large_to_go_in_one_request_go_in_several() {
 
 #[tokio::test]
 async fn bare_keys_are_left_as_other_tools_leave_them() {
-    let peer = Peer::start(Behaviour::default()).await;
+    let peer = Peer::under(Load::default()).await;
     let arguments = "put --total 3 --warm-up 0 --sequential-keys --key-prefix=";
     let (status, result, summary) = result(&peer.address, arguments).await;
     assert_eq!((status, result.shape.key_folder_size), (0, 0), "{summary}");
@@ -80,9 +86,9 @@ async fn bare_keys_are_left_as_other_tools_leave_them() {
 
 #[tokio::test]
 async fn keys_that_could_not_be_deleted_are_in_the_result() {
-    let peer = Peer::start(Behaviour {
+    let peer = Peer::under(Load {
         deletions: Some(1),
-        ..Behaviour::default()
+        ..Load::default()
     })
     .await;
     let ran = bench(
@@ -105,10 +111,10 @@ async fn a_run_that_was_cut_short_tells_what_it_left_in_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("result.json");
     for (deletions, expected) in [(None, None), (Some(0), Some("no more deletions"))] {
-        let peer = Peer::start(Behaviour {
+        let peer = Peer::under(Load {
             hang_at: Some(300),
             deletions,
-            ..Behaviour::default()
+            ..Load::default()
         })
         .await;
         let arguments = format!(
@@ -129,11 +135,11 @@ async fn a_run_that_was_cut_short_tells_what_it_left_in_the_end() {
 
 #[tokio::test]
 async fn a_large_load_is_refused_if_a_member_does_not_say_what_it_has_room_for() {
-    let peer = Peer::start(Behaviour {
+    let peer = Peer::under(Load {
         free_bytes: Some(8 << 30),
         // Nobody listens there.
         beside: Some("127.0.0.1:1".to_owned()),
-        ..Behaviour::default()
+        ..Load::default()
     })
     .await;
     let large = "put --total 20000 --clients 50 --value-size 1024 --warm-up 0";
@@ -150,9 +156,9 @@ async fn a_large_load_is_refused_if_a_member_does_not_say_what_it_has_room_for()
 
 #[tokio::test]
 async fn a_load_that_would_fill_the_disk_is_refused_before_it_writes() {
-    let peer = Peer::start(Behaviour {
+    let peer = Peer::under(Load {
         free_bytes: Some(1 << 30),
-        ..Behaviour::default()
+        ..Load::default()
     })
     .await;
     let ran = bench(&peer.address, "run --profile growth").await;

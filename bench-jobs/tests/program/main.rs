@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod disk;
-mod support;
 
 use std::{
     process::{Output, Stdio},
@@ -15,8 +14,8 @@ use dengine_bench_model::{
     profiles,
     results::{Report, RunResult, Shape},
 };
+use dengine_fake_kv::{Load, Peer};
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Behaviour, Peer};
 use tokio::{process::Command, sync::Barrier, time::timeout};
 
 /// For what would otherwise take an hour.
@@ -68,7 +67,7 @@ fn read(ran: &Ran) -> Report {
 
 #[tokio::test]
 async fn a_good_run_sends_exactly_what_was_asked_for() {
-    let peer = Peer::start(Behaviour::default()).await;
+    let peer = Peer::under(Load::default()).await;
     let arguments = "put --conns 3 --clients 7 --total 500 --warm-up 7 --node n1";
     let (status, result, summary) = result(&peer.address, arguments).await;
     assert_eq!(status, 0, "{summary}");
@@ -90,9 +89,9 @@ async fn a_good_run_sends_exactly_what_was_asked_for() {
 
 #[tokio::test]
 async fn a_failed_request_comes_first_and_fails_the_run() {
-    let peer = Peer::start(Behaviour {
+    let peer = Peer::under(Load {
         fail_every: Some(50),
-        ..Behaviour::default()
+        ..Load::default()
     })
     .await;
     let ran = bench(&peer.address, "put --clients 2 --total 100 --warm-up 0").await;
@@ -104,9 +103,9 @@ async fn a_failed_request_comes_first_and_fails_the_run() {
 
 #[tokio::test]
 async fn a_target_that_only_fails_is_given_up() {
-    let peer = Peer::start(Behaviour {
+    let peer = Peer::under(Load {
         fail_every: Some(1),
-        ..Behaviour::default()
+        ..Load::default()
     })
     .await;
     let arguments = "put --clients 50 --total 100000 --warm-up 0";
@@ -118,9 +117,9 @@ async fn a_target_that_only_fails_is_given_up() {
 
 #[tokio::test]
 async fn another_leader_makes_the_run_invalid() {
-    let peer = Peer::start(Behaviour {
+    let peer = Peer::under(Load {
         elect_at: Some(60),
-        ..Behaviour::default()
+        ..Load::default()
     })
     .await;
     let ran = bench(&peer.address, "put --total 100 --warm-up 10").await;
@@ -134,9 +133,9 @@ async fn another_leader_makes_the_run_invalid() {
 
 #[tokio::test]
 async fn an_election_during_the_warm_up_harms_nobody() {
-    let peer = Peer::start(Behaviour {
+    let peer = Peer::under(Load {
         elect_at: Some(5),
-        ..Behaviour::default()
+        ..Load::default()
     })
     .await;
     let ran = bench(&peer.address, "put --total 100 --warm-up 10").await;
@@ -146,9 +145,9 @@ async fn an_election_during_the_warm_up_harms_nobody() {
 #[tokio::test]
 async fn all_clients_are_in_flight_at_once() {
     let together = Some(Barrier::new(64));
-    let peer = Peer::start(Behaviour {
+    let peer = Peer::under(Load {
         together,
-        ..Behaviour::default()
+        ..Load::default()
     })
     .await;
     let arguments = "put --conns 4 --clients 64 --total 128 --warm-up 0 --timeout 30s";
@@ -163,9 +162,9 @@ async fn all_clients_are_in_flight_at_once() {
 #[tokio::test]
 async fn latencies_hold_the_whole_wait() {
     let delay = Duration::from_millis(30);
-    let peer = Peer::start(Behaviour {
+    let peer = Peer::under(Load {
         delay,
-        ..Behaviour::default()
+        ..Load::default()
     })
     .await;
     let arguments = "put --total 10 --warm-up 0";
@@ -182,7 +181,7 @@ async fn latencies_hold_the_whole_wait() {
 
 #[tokio::test]
 async fn a_range_reads_keys_that_exist() {
-    let peer = Peer::start(Behaviour::default()).await;
+    let peer = Peer::under(Load::default()).await;
     for consistency in ["l", "s", "e"] {
         let arguments = "--clients 4 --total 300 --key-space 100 --warm-up 4 --consistency";
         let (status, result, summary) =
@@ -193,14 +192,14 @@ async fn a_range_reads_keys_that_exist() {
         assert_eq!(result.preload.unwrap().keys, 100);
     }
     assert_eq!((peer.keys(), peer.puts()), (300, 300), "a folder for each");
-    assert!(peer.gets() >= 3 * 304);
+    assert!(peer.gets().len() >= 3 * 304);
 }
 
 #[tokio::test]
 async fn a_run_ends_with_its_time() {
-    let peer = Peer::start(Behaviour {
+    let peer = Peer::under(Load {
         hang_at: Some(11),
-        ..Behaviour::default()
+        ..Load::default()
     })
     .await;
     // Whoever waited for the requests would do so for an hour.
@@ -214,7 +213,7 @@ async fn a_run_ends_with_its_time() {
 
 #[tokio::test]
 async fn a_watch_that_tells_nothing_fails_its_requests() {
-    let peer = Peer::start(Behaviour::default()).await;
+    let peer = Peer::under(Load::default()).await;
     let arguments = "run --workload watch --clients 2 --total 2 --warm-up 0 --key-space 2 --timeout 1h --request-timeout 500ms";
     let ended = timeout(PATIENCE, result(&peer.address, arguments)).await;
     let (status, result, summary) = ended.expect("each request ends with its time");
@@ -285,9 +284,9 @@ async fn terminated(endpoint: &str, arguments: &str, until: impl AsyncFn()) -> (
 async fn a_terminated_run_still_delivers_its_result() {
     // While measuring, and while warming up.
     for arguments in ["put --warm-up 0", "put"] {
-        let peer = Peer::start(Behaviour {
+        let peer = Peer::under(Load {
             hang_at: Some(1),
-            ..Behaviour::default()
+            ..Load::default()
         })
         .await;
         let hangs = async || {
@@ -323,7 +322,7 @@ async fn a_target_that_is_not_there_fails_the_run_with_its_reason() {
 
 #[tokio::test]
 async fn a_wrong_command_line_sends_nothing() {
-    let peer = Peer::start(Behaviour::default()).await;
+    let peer = Peer::under(Load::default()).await;
     let ran = bench(&peer.address, "put --conns 9 --clients 3").await;
     assert_eq!((ran.status, peer.puts()), (2, 0));
     assert!(
@@ -338,7 +337,7 @@ async fn a_wrong_command_line_sends_nothing() {
 
 #[tokio::test]
 async fn a_result_that_cannot_be_delivered_fails_a_good_run() {
-    let peer = Peer::start(Behaviour::default()).await;
+    let peer = Peer::under(Load::default()).await;
     let ran = bench(&peer.address, "put --total 10 --json /nowhere/result.json").await;
     assert_eq!(ran.status, 1);
     assert!(
@@ -351,7 +350,7 @@ async fn a_result_that_cannot_be_delivered_fails_a_good_run() {
 
 #[tokio::test]
 async fn a_profile_measures_all_of_its_workloads_in_order() {
-    let peer = Peer::start(Behaviour::default()).await;
+    let peer = Peer::under(Load::default()).await;
     let ran = bench(&peer.address, "run --profile quick --json - --system S").await;
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     let report = read(&ran);
@@ -382,12 +381,16 @@ async fn a_profile_measures_all_of_its_workloads_in_order() {
 /// It is told before, for there may be no time to delete them; and once more when they are gone.
 #[tokio::test]
 async fn a_mixed_load_reads_and_writes() {
-    let peer = Peer::start(Behaviour::default()).await;
+    let peer = Peer::under(Load::default()).await;
     let arguments = "run --workload mixed --total 2000 --key-space 100 --warm-up 10";
     let (status, result, summary) = result(&peer.address, arguments).await;
     assert_eq!((status, result.requests), (0, 2000), "{summary}");
     // 80 % of 2000, give or take; 100 puts filled the keys.
-    assert!((1_450..1_750).contains(&peer.gets()), "{}", peer.gets());
+    assert!(
+        (1_450..1_750).contains(&peer.gets().len()),
+        "{}",
+        peer.gets().len()
+    );
     assert!((350..650).contains(&(peer.puts() - 100)), "{}", peer.puts());
 }
 
@@ -452,15 +455,15 @@ async fn lines_go_to_the_standard_output_too() {
 
 #[tokio::test]
 async fn an_open_loop_keeps_its_rate_and_counts_what_waited() {
-    let peer = Peer::start(Behaviour::default()).await;
+    let peer = Peer::under(Load::default()).await;
     let arguments = "put --rate 200 --total 100 --clients 4 --warm-up 0";
     let (_, in_time, summary) = result(&peer.address, arguments).await;
     assert!((0.45..60.0).contains(&in_time.total_seconds), "{summary}");
 
     // Each answer takes 50 ms and is wanted after 5: the last waits for all before it.
-    let slow = Peer::start(Behaviour {
+    let slow = Peer::under(Load {
         delay: Duration::from_millis(50),
-        ..Behaviour::default()
+        ..Load::default()
     })
     .await;
     let arguments = "put --rate 200 --total 20 --clients 1 --warm-up 0";
@@ -470,7 +473,7 @@ async fn an_open_loop_keeps_its_rate_and_counts_what_waited() {
 
 #[tokio::test]
 async fn repetitions_are_all_measured_and_their_spread_is_told() {
-    let peer = Peer::start(Behaviour::default()).await;
+    let peer = Peer::under(Load::default()).await;
     let arguments = "put --total 200 --warm-up 1 --repeat 3";
     let (status, result, summary) = result(&peer.address, arguments).await;
     assert_eq!((status, peer.puts()), (0, 601), "{summary}");
@@ -485,7 +488,7 @@ async fn repetitions_are_all_measured_and_their_spread_is_told() {
 #[tokio::test]
 async fn calls_travel_as_asked_for() {
     for wire in ["pipelined", "unary"] {
-        let peer = Peer::start(Behaviour::default()).await;
+        let peer = Peer::under(Load::default()).await;
         let arguments = format!("put --clients 4 --total 100 --warm-up 0 --wire {wire}");
         let (status, result, summary) = result(&peer.address, &arguments).await;
         assert_eq!((status, peer.puts()), (0, 100), "{summary}");
@@ -496,7 +499,7 @@ async fn calls_travel_as_asked_for() {
 
 #[tokio::test]
 async fn results_go_from_run_to_comparison_and_page() {
-    let peer = Peer::start(Behaviour::default()).await;
+    let peer = Peer::under(Load::default()).await;
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (fast, slow, lines, page) = (
@@ -554,7 +557,7 @@ async fn results_go_from_run_to_comparison_and_page() {
 
 #[tokio::test]
 async fn servers_on_this_machine_are_looked_at() {
-    let peer = Peer::start(Behaviour::default()).await;
+    let peer = Peer::under(Load::default()).await;
     // The peer is this very process.
     let arguments = format!(
         "put --total 2000 --warm-up 0 --server-pid {}",

@@ -17,16 +17,20 @@ use dengine_protocol::{
 use futures::{StreamExt, stream};
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
-use crate::{Answers, Peer};
+use crate::{Answers, Peer, State};
 
 /// What a client reads to learn where a connection leads.
 const PROBE: &[u8] = b"\0";
+/// Calls of one stream that are served at once; more than any test has.
+const PIPELINED_MAX: usize = 1024;
 
 #[tonic::async_trait]
 impl Kv for Peer {
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
-        let instead = self.step(&request).await?;
+        self.note_caller(&request);
+        let instead = self.step().await?;
         let put = request.into_inner();
+        self.loaded_put(&put.key).await?;
         let mut state = self.state.lock().unwrap();
         state.stamps.extend(put.session);
         let name = put.session.map(|it| (it.session_id, it.sequence));
@@ -41,6 +45,9 @@ impl Kv for Peer {
         if let Some(name) = name {
             state.answers.insert(name, answer.clone());
         }
+        if self.load.tells {
+            state.tell(&put.key);
+        }
         instead.map_or(Ok(Response::new(answer)), Err)
     }
 
@@ -48,10 +55,13 @@ impl Kv for Peer {
         &self,
         request: Request<DeleteRequest>,
     ) -> Result<Response<DeleteResponse>, Status> {
-        self.step(&request).await?;
+        self.step().await?;
         let delete = request.into_inner();
+        let within = |state: &State| state.within(&delete.key, &delete.range_end);
+        let found = within(&self.state.lock().unwrap()).len();
+        self.loaded_delete(found as u64)?;
         let mut state = self.state.lock().unwrap();
-        let gone = state.within(&delete.key, &delete.range_end);
+        let gone = within(&state);
         for kv in &gone {
             state.pairs.remove(&kv.key);
         }
@@ -68,7 +78,7 @@ impl Kv for Peer {
         &self,
         request: Request<CompareAndSwapRequest>,
     ) -> Result<Response<CompareAndSwapResponse>, Status> {
-        self.step(&request).await?;
+        self.step().await?;
         let swap = request.into_inner();
         let mut state = self.state.lock().unwrap();
         let current = state.pairs.get(&swap.key).cloned();
@@ -94,7 +104,8 @@ impl Kv for Peer {
             let (header, kv) = (state.header(), None);
             return Ok(Response::new(GetResponse { header, kv }));
         }
-        self.step(&request).await?;
+        self.note_caller(&request);
+        self.step().await?;
         let mut state = self.state.lock().unwrap();
         let kv = state.pairs.get(&request.get_ref().key).cloned();
         state.gets.push(request.into_inner());
@@ -108,7 +119,7 @@ impl Kv for Peer {
         &self,
         request: Request<RangeRequest>,
     ) -> Result<Response<RangeResponse>, Status> {
-        self.step(&request).await?;
+        self.step().await?;
         let range = request.into_inner();
         let mut state = self.state.lock().unwrap();
         state.ranges.push(range.revision);
@@ -177,24 +188,17 @@ impl Kv for Peer {
         request: Request<Streaming<PipelineRequest>>,
     ) -> Result<Response<Self::PipelineStream>, Status> {
         let from = request.extensions().clone();
-        let (peer, state) = (self.clone(), Arc::clone(&self.state));
+        let (peer, seen, state) = (self.clone(), self.clone(), Arc::clone(&self.state));
         let calls = request
             .into_inner()
             .take_while(|frame| std::future::ready(frame.is_ok()))
-            .flat_map({
-                let state = Arc::clone(&state);
-                move |frame| {
-                    let frame = frame.unwrap();
-                    state.lock().unwrap().given_up.extend(frame.cancelled);
-                    stream::iter(frame.calls)
-                }
-            });
+            .flat_map(move |frame| stream::iter(seen.take_in(frame.unwrap())));
         let answers = calls
             .map(move |call| {
                 peer.state.lock().unwrap().timeouts_ms.push(call.timeout_ms);
                 peer.clone().pipelined(call, from.clone())
             })
-            .buffer_unordered(64)
+            .buffer_unordered(PIPELINED_MAX)
             .map(move |answer| {
                 Ok(PipelineResponse {
                     answers: vec![answer],
@@ -207,6 +211,14 @@ impl Kv for Peer {
 }
 
 impl Peer {
+    /// The calls of a frame.
+    fn take_in(&self, frame: PipelineRequest) -> Vec<PipelinedCall> {
+        self.saw_frame();
+        let mut state = self.state.lock().unwrap();
+        state.given_up.extend(frame.cancelled);
+        frame.calls
+    }
+
     /// One call of a stream, made as if it were alone.
     async fn pipelined(self, call: PipelinedCall, from: Extensions) -> PipelinedAnswer {
         macro_rules! alone {

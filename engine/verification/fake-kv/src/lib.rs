@@ -4,8 +4,12 @@
 //! What may not live here: anything that compiles the client or the engine.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod admin;
 mod kv;
+mod load;
 mod watch;
+
+pub use load::Load;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -18,10 +22,11 @@ use dengine_protocol::{
     LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA,
     v1::{
         GetRequest, KeyValue, PutResponse, ResponseHeader, SessionStamp, WatchCreate,
-        WatchResponse, kv_server::KvServer, watch_server::WatchServer,
+        WatchResponse, admin_server::AdminServer, kv_server::KvServer, watch_server::WatchServer,
     },
 };
 use futures::Stream;
+use load::Seen;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{
@@ -32,6 +37,7 @@ use tonic::{
     transport::Server,
 };
 use tower::util::MapResponseLayer;
+use watch::LiveWatch;
 
 /// What happens to one request; requests beyond the script are served.
 #[derive(Debug)]
@@ -85,9 +91,13 @@ struct State {
     created: Vec<WatchCreate>,
     /// Tells every watch of this many bytes in each of these revisions.
     history: Option<(usize, std::ops::Range<u64>)>,
+    /// Watches that hear of puts, if any do; without a script or a history.
+    live: Option<Vec<LiveWatch>>,
     streams: usize,
     cancelled: Vec<u64>,
     cluster_id: u64,
+    term: u64,
+    seen: Seen,
     /// Whom its frames name.
     leader: String,
     probes: usize,
@@ -101,6 +111,7 @@ struct State {
 pub struct Peer {
     /// Where it listens.
     pub address: String,
+    load: Arc<Load>,
     state: Arc<Mutex<State>>,
 }
 
@@ -118,20 +129,35 @@ impl Peer {
 
     /// The same, on a port of the caller's.
     pub fn listening(listener: TcpListener, script: impl IntoIterator<Item = Step>) -> Self {
+        Self::serving(listener, script, Load::default())
+    }
+
+    /// Behaves so under load.
+    pub async fn under(load: Load) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let peer = Self::serving(listener, [], load);
+        peer.state.lock().unwrap().live = Some(Vec::new());
+        peer
+    }
+
+    fn serving(listener: TcpListener, script: impl IntoIterator<Item = Step>, load: Load) -> Self {
         let address = listener.local_addr().unwrap().to_string();
         let state = State {
             script: script.into_iter().collect(),
             revision: 1,
             cluster_id: 7,
+            term: 2,
             ..State::default()
         };
         let peer = Peer {
             address,
+            load: Arc::new(load),
             state: Arc::new(Mutex::new(state)),
         };
         let answered = peer.clone();
         let served = Server::builder()
             .layer(MapResponseLayer::new(move |it| answered.answer(it)))
+            .add_service(AdminServer::new(peer.clone()))
             .add_service(KvServer::new(peer.clone()))
             .add_service(WatchServer::new(peer.clone()))
             .serve_with_incoming(TcpListenerStream::new(listener));
@@ -181,8 +207,8 @@ impl Peer {
     }
 
     /// Has this pair.
-    pub fn holds(&self, key: &'static str, value: Vec<u8>) {
-        let key = Bytes::from_static(key.as_bytes());
+    pub fn holds(&self, key: &str, value: Vec<u8>) {
+        let key = Bytes::copy_from_slice(key.as_bytes());
         self.state.lock().unwrap().set(&key, value.into());
     }
 
@@ -261,18 +287,22 @@ impl Peer {
         self.state.lock().unwrap().requests
     }
 
-    /// Connections that such requests came on.
+    /// Connections that carried puts or gets.
     pub fn connections(&self) -> usize {
         self.state.lock().unwrap().callers.len()
     }
 
+    fn note_caller<M>(&self, request: &Request<M>) {
+        let caller = request.remote_addr().unwrap();
+        self.state.lock().unwrap().callers.insert(caller);
+    }
+
     /// What to answer with although the request is done, if anything.
-    async fn step<M>(&self, request: &Request<M>) -> Result<Option<Status>, Status> {
+    async fn step(&self) -> Result<Option<Status>, Status> {
         self.speaks().await;
         let step = {
             let mut state = self.state.lock().unwrap();
             state.requests += 1;
-            state.callers.insert(request.remote_addr().unwrap());
             if let Some(code) = state.always {
                 return Err(Status::new(code, "always"));
             }
@@ -334,7 +364,7 @@ impl State {
             cluster_id: self.cluster_id,
             member_id: 1,
             revision: self.revision,
-            term: 2,
+            term: self.term,
             trimmed: false,
         })
     }

@@ -1,15 +1,84 @@
 //! Watches.
 
+use bytes::Bytes;
+use dengine_protocol::v1::event::Kind;
+use dengine_protocol::v1::watch_request;
+use dengine_protocol::v1::watch_server::Watch;
 use dengine_protocol::v1::{
-    Event, KeyValue, ResponseHeader, WatchRequest, WatchResponse, event::Kind, watch_request,
-    watch_server::Watch,
+    Event, KeyValue, ResponseHeader, WatchCreate, WatchRequest, WatchResponse,
 };
 use futures::{StreamExt, stream};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::{Answers, Peer};
+use crate::{Answers, Peer, State};
+
+/// A watch of one key that is told of puts as they happen.
+#[derive(Debug)]
+pub(crate) struct LiveWatch {
+    id: u64,
+    key: Bytes,
+    tell: mpsc::UnboundedSender<Result<WatchResponse, Status>>,
+}
+
+impl State {
+    /// Tells who watches this key what it holds now.
+    pub(crate) fn tell(&self, key: &Bytes) {
+        let watches = self.live.iter().flatten();
+        for watch in watches.filter(|watch| watch.key == *key) {
+            // Whoever hung up wants to know nothing.
+            let _ = watch.tell.send(Ok(WatchResponse {
+                header: self.header(),
+                watch_id: watch.id,
+                resume_revision: self.revision + 1,
+                events: vec![Event {
+                    kind: Kind::Put.into(),
+                    kv: self.pairs.get(key).cloned(),
+                    prev_kv: None,
+                }],
+                ..WatchResponse::default()
+            }));
+        }
+    }
+}
 
 impl Peer {
+    /// Begins watches that are told of puts from now on.
+    fn live(self, mut requests: Streaming<WatchRequest>) -> Answers<WatchResponse> {
+        let (tell, told) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some(Ok(request)) = requests.next().await {
+                if let Some(watch_request::Request::Create(create)) = request.request {
+                    self.begin(create, tell.clone());
+                }
+            }
+        });
+        Box::pin(UnboundedReceiverStream::new(told))
+    }
+
+    fn begin(
+        &self,
+        create: WatchCreate,
+        tell: mpsc::UnboundedSender<Result<WatchResponse, Status>>,
+    ) {
+        let mut state = self.state.lock().unwrap();
+        let _ = tell.send(Ok(WatchResponse {
+            watch_id: create.watch_id,
+            created: true,
+            resume_revision: state.revision + 1,
+            header: state.header(),
+            ..WatchResponse::default()
+        }));
+        let watch = LiveWatch {
+            id: create.watch_id,
+            key: create.key.clone(),
+            tell,
+        };
+        state.live.get_or_insert_default().push(watch);
+        state.created.push(create);
+    }
+
     /// What a watch is told of the history, or nothing if it was a cancellation.
     fn told(&self, request: WatchRequest) -> Vec<Result<WatchResponse, Status>> {
         let mut state = self.state.lock().unwrap();
@@ -65,6 +134,9 @@ impl Watch for Peer {
     ) -> Result<Response<Self::WatchStream>, Status> {
         let mut requests = request.into_inner();
         self.state.lock().unwrap().streams += 1;
+        if self.state.lock().unwrap().live.is_some() {
+            return Ok(Response::new(self.clone().live(requests)));
+        }
         if self.state.lock().unwrap().history.is_some() {
             let peer = self.clone();
             let said = requests.flat_map(move |request| {
