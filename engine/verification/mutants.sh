@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Mutation tests of dengine-raft: changes the source in one place at a time, and looks whether a test notices.
+# Mutation tests of the core, which is the packages below: changes the source in one place at a time,
+# and looks whether a test notices.
 # Called by `make mutants`; docs/testing.md says what it finds. Works on a copy of the tree.
 #
 #   mutants.sh all [K/N]     what the promises hang on, and a sample of the rest; the K-th of N parts, from 0
@@ -8,17 +9,25 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
+# What is changed: folders of engine/, each the package dengine-FOLDER. Where the rules are in them is
+# in .cargo/mutants.toml.
+PACKAGES=(raft log kv snapshot data-dir)
 # All of these: lease and what it rests on, votes and terms, who waits for which entry, messages, opening the log.
-WHOLE='^engine/raft/src/(consensus/(config|lease|messages|validate|driver/(heartbeats|mod|terms))|replica/(lease|pending)|log/open)\.rs:'
+WHOLE='^engine/(raft/src/(consensus/(config|lease|messages|validate|driver/(heartbeats|mod|terms))|replica/(lease|pending))|log/src/open)\.rs:'
 # Of the others so many.
 SAMPLE=320
-# These unit tests take nine tenths of the time of all, for they write tens of thousands of keys, or judge histories. Only what
-# the others let pass is tried with them, and only where they say something.
-LATER=(expiry_keeps_up_with_the_writes range_deletes_in_one_call memory_has_a_bound_and_used_keys
-    what_one_command_deletes_by_ranges the_next_turn_waits_for a_key_that_is_refreshed_all_the_time kv::tests::visits::)
-LATER_WHERE='^engine/raft/src/(kv|replica)/'
-# The same for tests that are executables of their own: they double what is built for a mutant.
-MORE_TESTS=(--cargo-arg=--test=crash --cargo-arg=--test=log)
+# These unit tests take nine tenths of the time of all, for they write tens of thousands of keys, or simulate a member for
+# minutes. Only what the others let pass is tried with them, and only where they say something.
+LATER=(replica::timed:: the_applier_never_waits_and behind_a_disk_that_is_slower_than
+    expiry_keeps_up_with_the_writes range_deletes_in_one_call memory_has_a_bound_and_used_keys
+    what_one_command_deletes_by_ranges a_key_that_is_refreshed_all_the_time tests::visits::)
+LATER_WHERE='^engine/(kv/src|raft/src/replica)/'
+LATER_TESTS=(--test-package=dengine-kv --test-package=dengine-raft --timeout=600)
+# By what is changed: the packages whose tests run it too. With them come tests that are executables of
+# their own (of the log, of crashes). They multiply what is built for a mutant, so they are for what its
+# package's unit tests let pass. The time is said, for cargo-mutants measures that package alone.
+declare -A MORE_TESTS=([log]='log snapshot data-dir raft crash' [kv]='kv snapshot raft crash' [snapshot]='snapshot data-dir raft')
+MORE=(--cargo-arg=--tests --timeout=120)
 # Below this share of viable mutants caught, in percent, the whole run fails.
 SCORE_MIN=95
 # Set for what changed: the number of $SECONDS at which to end.
@@ -69,7 +78,8 @@ copy_tree() {
         tar --create --null --files-from=- --ignore-failed-read --file=- 2>/dev/null |
         tar --extract --directory="$TREE" --file=-
     # What was built last is a mutant, and newer than all of this.
-    touch "$TREE/engine/raft/src/lib.rs"
+    local package
+    for package in "${PACKAGES[@]}"; do touch "$TREE/engine/$package/src/lib.rs"; done
 }
 
 # Dependencies are built once, and copied to the other lanes.
@@ -79,7 +89,8 @@ prepare_lanes() {
         use_lane "$lane"
         copy_tree
         if [ "$lane" -gt 0 ] && [ ! -e "$CARGO_TARGET_DIR" ]; then
-            (use_lane 0 && cd "$TREE" && cargo test --quiet --locked --profile mutants --package dengine-raft --lib --no-run)
+            (use_lane 0 && cd "$TREE" &&
+                cargo test --quiet --locked --profile mutants "${PACKAGES[@]/#/--package=dengine-}" --lib --no-run)
             cp -a --reflink=auto "$WORK/lane-0/target" "$CARGO_TARGET_DIR"
         fi
     done
@@ -101,14 +112,17 @@ draw() { LC_ALL=C sort --random-sort --random-source=<(yes dengine) | awk -v n="
 # What files $1.txt say of the folders with results that follow.
 names() { find "${@:2}" -name "$1.txt" -exec cat {} + | sort -u; }
 
-# $1: what was done; then folders with results. What survived the first tests may have been caught by later ones.
+# What survived the first tests may have been caught by later ones.
+still_missed() { names missed "$@" | comm -23 - <({ names caught "$@" && names timeout "$@"; } | sort); }
+
+# $1: what was done; then folders with results.
 report() {
     local what=$1 caught missed timeout unviable viable
     shift
     caught=$(names caught "$@" | wc -l)
     timeout=$(names timeout "$@" | wc -l)
     unviable=$(names unviable "$@" | wc -l)
-    names missed "$@" | comm -23 - <({ names caught "$@" && names timeout "$@"; } | sort) >"$WORK/missed"
+    still_missed "$@" >"$WORK/missed"
     missed=$(wc -l <"$WORK/missed")
     viable=$((caught + missed))
     echo
@@ -146,16 +160,21 @@ pass() {
 
 # try FOLDER LANE: the lane's share of what is chosen; with quick tests, and what survives them with more.
 try() {
-    local out=$1/lane-$2
+    local out=$1/lane-$2 package more
     mkdir -p "$out"
     awk -v lane="$2" -v lanes="$LANES" 'NR % lanes == lane' "$WORK/chosen" >"$out/chosen"
     [ -s "$out/chosen" ] || return 0
     pass "$out/quick" "$out/chosen" -- -- "${LATER[@]/#/--skip=}"
     names missed "$out/quick" >"$out/survived-quick"
     [ -s "$out/survived-quick" ] || return 0
-    pass "$out/more" "$out/survived-quick" "${MORE_TESTS[@]}" -- -- "${LATER[@]/#/--skip=}"
-    names missed "$out/more" | grep -E "$LATER_WHERE" >"$out/survived-more" || return 0
-    pass "$out/later" "$out/survived-more" -- -- "${LATER[@]}"
+    for package in "${!MORE_TESTS[@]}"; do
+        grep "^engine/$package/" "$out/survived-quick" >"$out/survived-quick-$package" || continue
+        read -ra more <<<"${MORE_TESTS[$package]}"
+        pass "$out/more-$package" "$out/survived-quick-$package" "${MORE[@]}" \
+            "${more[@]/#/--test-package=dengine-}" -- -- "${LATER[@]/#/--skip=}"
+    done
+    still_missed "$out" | grep -E "$LATER_WHERE" >"$out/survived-more" || return 0
+    pass "$out/later" "$out/survived-more" "${LATER_TESTS[@]}" -- -- "${LATER[@]}"
 }
 
 run_all() {
@@ -183,9 +202,10 @@ run_diff() {
         echo "mutants: nothing to compare with, for there is no $1 here"
         return 0
     fi
-    git diff --no-ext-diff "$base" -- 'engine/raft/src' >"$WORK/changed.diff"
+    local sources=("${PACKAGES[@]/#/engine/}")
+    git diff --no-ext-diff "$base" -- "${sources[@]/%//src}" >"$WORK/changed.diff"
     if [ ! -s "$WORK/changed.diff" ]; then
-        echo "mutants: nothing in engine/raft/src changed since $1"
+        echo "mutants: nothing in ${sources[*]/%//src} changed since $1"
         return 0
     fi
     ensure_tool
@@ -212,7 +232,7 @@ all) run_all "${2:-}" ;;
 diff) run_diff "${2:?the commit or branch to compare with}" ;;
 report) report "all parts so far" "$WORK/all" ;;
 *)
-    sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
