@@ -1,4 +1,4 @@
-//! An ambush on five voters: a proposal leaves the log of the leader that made it, is displaced there by another one, and
+//! A targeted fault with five voters: a proposal leaves the log of the leader that made it, is displaced there by another one, and
 //! is committed after all, because somebody else still has it (Raft thesis §3.6.2). Whoever was told meanwhile that it came to nothing
 //! was told wrong.
 //!
@@ -41,7 +41,7 @@ enum Stage {
 }
 
 impl World {
-    /// Begins the ambush, if there are five voters and all of them are up.
+    /// Begins the fault, if there are five voters and all of them are up.
     pub(super) fn displace(&mut self) -> bool {
         let Some((first, membership)) = newest_leader(&self.members) else {
             return false;
@@ -50,7 +50,7 @@ impl World {
         let mut others: Vec<_> = membership.voters().map(|m| m.id).collect();
         let ready = others.len() == 5 && others.iter().all(up) && self.displacement.is_none();
         others.retain(|id| *id != first);
-        if !ready || self.sim.now < self.sim.ambushed_until {
+        if !ready || self.sim.now < self.sim.targeted_until {
             return false;
         }
         let last = others.swap_remove(self.sim.random.below(4) as usize);
@@ -58,8 +58,10 @@ impl World {
         self.sim.note(format_args!(
             "FAULT: what {first} and {last} have is to be displaced"
         ));
-        self.sim.ambushed_until = self.sim.now + 20 * SECOND;
-        self.sim.tide.turn(self.sim.now, self.sim.now + 8 * SECOND);
+        self.sim.targeted_until = self.sim.now + 20 * SECOND;
+        self.sim
+            .load_wave
+            .begin(self.sim.now, self.sim.now + 8 * SECOND);
         self.part(&[vec![first, last], others.clone()]);
         let delay = self.sim.random.between(200, 600) * MILLI;
         self.displacement = Some(Displacement {
@@ -109,7 +111,7 @@ impl World {
                 it.stage = Stage::Over;
                 self.sim.count("proposals displaced on purpose");
                 // Whoever writes now takes the places of those who still wait for what they proposed first.
-                self.sim.tide.turn_around(self.sim.now + 3 * SECOND);
+                self.sim.load_wave.swap_sides(self.sim.now + 3 * SECOND);
                 self.displacement_step(1_200 * MILLI, it.number, |world, it| {
                     let (mut heard, mut alone) = (it.others.clone(), vec![vec![it.first]]);
                     heard.retain(|id| Some(*id) != it.second);
@@ -125,7 +127,7 @@ impl World {
         }
     }
 
-    /// Plans a step of the ambush of this number.
+    /// Plans a step of the fault of this number.
     fn displacement_step(
         &mut self,
         delay: Nanos,
@@ -143,13 +145,13 @@ impl World {
         });
     }
 
-    /// Lets everybody hear everybody, if the ambush is where it was by then.
+    /// Lets everybody hear everybody, if the fault is where it was by then.
     fn displacement_fails_after(&mut self, delay: Nanos, number: u64, stage: Stage) {
         self.sim.then(delay, move |world| {
             let same = |it: &mut Displacement| it.number == number && it.stage == stage;
             if world.displacement.take_if(same).is_some() && world.is_stormy() {
                 world.part(&[]);
-                world.sim.ambushed_until = world.sim.now;
+                world.sim.targeted_until = world.sim.now;
             }
         });
     }

@@ -1,4 +1,4 @@
-//! What goes wrong, when its time has come. What waits for its moment is in [`ambush`](super::ambush).
+//! What goes wrong, when its time has come. What waits for its moment is in [`targeted_fault`](super::targeted_fault).
 
 use super::full_disk;
 use super::member::{Health, Member};
@@ -41,7 +41,7 @@ impl World {
             Fault::Congestion => return self.congest(),
             Fault::LeaderCut => return self.cut_leader(),
             Fault::Usurper => return self.usurp(),
-            Fault::LateNews => return self.stop_leader(),
+            Fault::DelayedVotes => return self.stop_leader(),
             Fault::Displacement => return self.displace(),
             Fault::Reset => return self.reset(),
             Fault::Flapping => return self.flap(),
@@ -265,7 +265,9 @@ impl World {
         });
         let links = links.collect();
         let duration = self.duration();
-        self.sim.tide.turn(self.sim.now, self.sim.now + duration);
+        self.sim
+            .load_wave
+            .begin(self.sim.now, self.sim.now + duration);
         self.cut_for(links, duration)
     }
 
@@ -329,8 +331,8 @@ impl World {
         self.sim.note(format_args!("FAULT: nobody writes"));
         let lull = self.duration();
         self.sim
-            .tide
-            .turn(self.sim.now + lull, self.sim.now + 2 * lull);
+            .load_wave
+            .begin(self.sim.now + lull, self.sim.now + 2 * lull);
         true
     }
 

@@ -14,7 +14,7 @@ pub(super) enum Focus {
     /// Leases, and leaders that are cut off while members' timers differ.
     LeaderCut,
     /// Leases, and candidates that are heard late.
-    LateNews,
+    DelayedVotes,
     /// Leases, and leaders that hand over.
     Transfer,
     /// Votes, and machines that lose power over them.
@@ -41,7 +41,7 @@ impl Focus {
         Self::Usurper,
         Self::Usurper,
         Self::LeaderCut,
-        Self::LateNews,
+        Self::DelayedVotes,
         Self::Transfer,
         Self::Vote,
         Self::Displacement,
@@ -80,7 +80,7 @@ impl Focus {
             Self::Usurper => (Fault::Usurper, often(random, 4, 8)),
             Self::LeaderCut => (Fault::LeaderCut, often(random, 2, 6)),
             Self::Roll => (Fault::LeaderCut, often(random, 2, 4)),
-            Self::LateNews => (Fault::LateNews, often(random, 4, 8)),
+            Self::DelayedVotes => (Fault::DelayedVotes, often(random, 4, 8)),
             Self::Transfer => (Fault::Transfer, often(random, 1, 4)),
             Self::Vote => (Fault::PowerLoss, often(random, 2, 8)),
             Self::Displacement => (Fault::Displacement, often(random, 4, 8)),
@@ -97,7 +97,7 @@ impl Focus {
                 plan.timers = Plan::draw_timers(random, 800_000);
                 plan.load.levels = [30, 50, 10];
             }
-            Self::LateNews | Self::Transfer => plan.load.levels = [30, 50, 10],
+            Self::DelayedVotes | Self::Transfer => plan.load.levels = [30, 50, 10],
             Self::Vote => {
                 plan.memory_first = false;
                 plan.faults.push((Fault::Transfer, often(random, 2, 6)));

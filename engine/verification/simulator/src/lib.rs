@@ -8,7 +8,7 @@
 //! [`world`] runs the phases; [`plan`] is what a seed decides beforehand, [`settings`] what each member is started with,
 //! and [`focus`] what every other seed is about, [`full_disk`] what a few are;
 //! [`faults`] what then goes wrong, and
-//! [`ambush`], [`late_news`] and [`displaced`] what does so at the worst moment; [`roll`] replaces an older program;
+//! [`targeted_fault`], [`delayed_votes`] and [`displaced`] what does so at the worst moment; [`roll`] replaces an older program;
 //! [`loss`] is what a `memory-first` cluster may lose, [`restored`] what some of its members may know of that,
 //! and [`forgiven`] what still counts of what clients were told.
 //! [`member`] is a machine with its process; [`network`], [`clock`], [`store`] and [`folders`] are what it stands on
@@ -20,9 +20,9 @@
 //! No clock, no thread, no hash map whose order shows, no randomness but [`random`]. Every line of the trace
 //! goes into a hash, and a test runs a seed twice.
 
-mod ambush;
 mod client;
 mod clock;
+mod delayed_votes;
 mod displaced;
 mod faults;
 mod focus;
@@ -31,7 +31,7 @@ mod forgiven;
 mod full_disk;
 mod guard;
 mod invariants;
-mod late_news;
+mod load_wave;
 mod loss;
 mod member;
 mod network;
@@ -47,10 +47,10 @@ mod settings;
 mod shadow;
 mod store;
 mod surroundings;
+mod targeted_fault;
 #[cfg(test)]
 mod tests;
 mod ticket;
-mod tide;
 mod trace;
 mod watcher;
 mod world;

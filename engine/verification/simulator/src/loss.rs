@@ -227,8 +227,8 @@ impl World {
             // What is written anew would soon hide what one of them still has.
             let quiet = self.sim.random.below(3) * 6 * SECOND;
             self.sim
-                .tide
-                .turn(self.sim.now + quiet, self.sim.now + quiet);
+                .load_wave
+                .begin(self.sim.now + quiet, self.sim.now + quiet);
         }
     }
 }

@@ -7,7 +7,6 @@
 mod call;
 pub(super) mod silence;
 
-use super::ambush;
 use super::clock::Clock;
 use super::invariants::Broken;
 use super::loss;
@@ -15,6 +14,7 @@ use super::member::{DRIFT_PERCENT_MAX, Health, Member};
 use super::queue::{MILLI, Nanos};
 use super::random::Random;
 use super::surroundings::{Event, Surroundings};
+use super::targeted_fault;
 use super::ticket::{Answered, Asker, Request, Ticket};
 use super::world::Members;
 use call::Call;
@@ -149,7 +149,7 @@ impl Operator {
                 self.unanswered = None;
                 if let MembershipRequest::Remove(id) = request {
                     self.gone.insert(id);
-                    ambush::over_removal(sim, id);
+                    targeted_fault::over_removal(sim, id);
                 }
             }
             // What was asked before that may be done yet, but as things are it makes no sense to ask again.
@@ -330,7 +330,9 @@ impl Operator {
             Step::Change(request) => request,
             Step::Transfer => return self.ask_for_transfer(sim, members, leader),
         };
-        if let Some(delay) = ambush::over_change(sim, members, (leader, membership), &request) {
+        if let Some(delay) =
+            targeted_fault::over_change(sim, members, (leader, membership), &request)
+        {
             // It looks away until nobody can have heard them for long.
             self.waiting = Some(sim.now + delay);
             return;

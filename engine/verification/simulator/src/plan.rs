@@ -35,7 +35,7 @@ pub(super) enum Fault {
     Usurper,
     /// A leader stops for a while. What somebody who stands for its place meanwhile has to say arrives when the leader
     /// is back.
-    LateNews,
+    DelayedVotes,
     /// What a leader of five has proposed is displaced in its log, and committed from another one.
     Displacement,
     /// A stream between two members breaks, with what is on its way.
@@ -92,7 +92,7 @@ impl Fault {
         Self::OneWayPartition,
         Self::LeaderCut,
         Self::Usurper,
-        Self::LateNews,
+        Self::DelayedVotes,
         Self::Displacement,
         Self::Reset,
         Self::Flapping,
@@ -120,7 +120,7 @@ impl Fault {
     pub(super) fn comes_late(self) -> bool {
         matches!(
             self,
-            Self::Congestion | Self::LateNews | Self::StoppedClock | Self::Pause
+            Self::Congestion | Self::DelayedVotes | Self::StoppedClock | Self::Pause
         )
     }
 
@@ -135,7 +135,7 @@ impl Fault {
             Self::OneWayPartition => "one-way partitions",
             Self::LeaderCut => "leaders cut off",
             Self::Usurper => "usurpers",
-            Self::LateNews => "late news",
+            Self::DelayedVotes => "delayed votes",
             Self::Displacement => "displacements",
             Self::Reset => "streams reset",
             Self::Flapping => "streams reset again and again",

@@ -2,6 +2,7 @@
 
 use super::client::ClientEvent;
 use super::invariants::{Broken, Invariants, Seen};
+use super::load_wave::LoadWave;
 use super::loss::Progress;
 use super::member::{Actor, Parcel};
 use super::network::{Link, Network};
@@ -11,7 +12,6 @@ use super::random::Random;
 use super::restored::Restored;
 use super::roll::Programs;
 use super::settings::MemberSettings;
-use super::tide::Tide;
 use super::trace::{Hash, Trace};
 use super::world::World;
 use bytes::Bytes;
@@ -76,10 +76,10 @@ pub(super) struct Surroundings {
     pub(super) trace: Trace,
     pub(super) network: Network,
     pub(super) plan: Plan,
-    pub(super) tide: Tide,
+    pub(super) load_wave: LoadWave,
     pub(super) programs: Programs,
-    /// Until when an ambush that takes a while goes on; there is one at a time.
-    pub(super) ambushed_until: Nanos,
+    /// Until when a targeted fault that takes a while goes on; there is one at a time.
+    pub(super) targeted_until: Nanos,
     pub(super) progress: Progress,
     pub(super) restored: Restored,
     pub(super) counts: BTreeMap<&'static str, u64>,
@@ -105,9 +105,9 @@ impl Surroundings {
             trace,
             network,
             plan,
-            tide: Tide::default(),
+            load_wave: LoadWave::default(),
             programs,
-            ambushed_until: 0,
+            targeted_until: 0,
             progress: Progress::default(),
             restored: Restored::default(),
             counts: BTreeMap::new(),

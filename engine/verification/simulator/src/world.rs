@@ -10,6 +10,7 @@ use super::displaced::Displacement;
 use super::forgiven::Losses;
 use super::full_disk;
 use super::invariants::{Broken, End, Seen};
+use super::load_wave::LoadWave;
 use super::member::{Actor, DRIFT_PERCENT_MAX, Member};
 use super::network::{Link, Network};
 use super::operator::{Operator, newest_leader};
@@ -19,7 +20,6 @@ use super::random::Random;
 use super::roll::{self, Programs};
 use super::surroundings::{Event, Surroundings};
 use super::ticket::{Answered, Asker, Request, Ticket};
-use super::tide::Tide;
 use super::trace::{Keep, Trace};
 use super::watcher::Watcher;
 use super::{Report, Violation};
@@ -462,7 +462,7 @@ impl World {
         // Somebody has to try, or it could not succeed.
         self.sim.plan.load.writes = self.sim.plan.load.writes.max(500);
         self.sim.plan.load.roles = false;
-        self.sim.tide = Tide::default();
+        self.sim.load_wave = LoadWave::default();
         self.displacement = None;
         for member in self.members.values_mut() {
             member.repair(self.sim.plan.stays_full);

@@ -125,7 +125,9 @@ impl Client {
         let load = sim.plan.load;
         let habits = Habits {
             keys: sim.plan.keys,
-            writes: sim.tide.writes(sim.now, client, load.writes_of(client)),
+            writes: sim
+                .load_wave
+                .writes(sim.now, client, load.writes_of(client)),
             levels: load.levels,
             expiring: load.expiring,
         };

@@ -2,10 +2,10 @@
 
 use super::process::Process;
 use super::{Actor, End, Machine};
-use crate::ambush;
 use crate::invariants::Seen;
 use crate::queue::MILLI;
 use crate::surroundings::Surroundings;
+use crate::targeted_fault;
 use dengine_kv::CommandVersion;
 use dengine_raft::replica::LogStep;
 use dengine_raft::{Input, LogJob};
@@ -36,7 +36,7 @@ impl Process {
         }
         let vote = hard_state.map(|hard| hard.vote);
         if let Some(candidate) = vote.filter(|it| *it != MemberId(0) && *it != member) {
-            ambush::over_vote(sim, member, candidate);
+            targeted_fault::over_vote(sim, member, candidate);
         }
         if let (Some(first), Some(last)) = (entries.first(), entries.last()) {
             let (from, to, term) = (first.index, last.index, last.term);

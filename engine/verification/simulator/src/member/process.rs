@@ -4,8 +4,8 @@ use super::hub::Hub;
 use super::peers::Peer;
 use super::snapshots::Snapshots;
 use super::{Actor, End, Machine};
+use crate::delayed_votes;
 use crate::invariants::Seen;
-use crate::late_news;
 use crate::queue::{MILLI, Nanos};
 use crate::settings::MemberSettings;
 use crate::shadow::Shadow;
@@ -205,7 +205,7 @@ impl Process {
             sim.restored.leads(term);
         }
         if role == Role::Candidate && term != self.state.term {
-            late_news::over_candidacy(sim, member);
+            delayed_votes::over_candidacy(sim, member);
         }
         self.check_hesitation(sim, member, state);
         self.state = state;

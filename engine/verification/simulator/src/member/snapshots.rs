@@ -3,10 +3,10 @@
 use super::open::CLUSTER;
 use super::process::Process;
 use super::{Actor, End, Machine, Member};
-use crate::ambush;
 use crate::queue::{MILLI, SECOND};
 use crate::store::SimStore;
 use crate::surroundings::{Event, Surroundings};
+use crate::targeted_fault;
 use bytes::Bytes;
 use dengine_log::Position;
 use dengine_log::memory::MemoryDisk;
@@ -171,7 +171,7 @@ impl Process {
                     "{} has a snapshot of {from}: {finished:?}",
                     machine.id
                 ));
-                ambush::over_snapshot(sim, machine.id);
+                targeted_fault::over_snapshot(sim, machine.id);
                 let complete = finished.is_ok() && self.answers_message();
                 self.hand_over(sim, machine, complete);
                 Parcel::Done(complete)

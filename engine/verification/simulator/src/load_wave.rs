@@ -1,23 +1,23 @@
-//! How much clients write from time to time: load comes in waves. At high tide every other client writes and the rest
-//! reads, so that somebody is left to see what becomes of it: a write to a leader that is cut off keeps its client busy.
+//! How much clients write from time to time: load comes in waves. At the height of a wave every other client writes and
+//! the rest reads, so that somebody is left to see what becomes of it: a write to a leader that is cut off keeps its client busy.
 
 use super::queue::Nanos;
 
 /// What the clients do now. Between waves it is what the plan says.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tide {
+pub(super) struct LoadWave {
     low_until: Nanos,
     high_until: Nanos,
-    /// Whether it is the clients of even numbers who write at high tide, and not the others.
+    /// Whether it is the clients of even numbers who write in a wave, and not the others.
     even: bool,
 }
 
-impl Tide {
-    /// So many of a thousand operations of a writer write at high tide, if the plan does not say more.
+impl LoadWave {
+    /// So many of a thousand operations of a writer write in a wave, if the plan does not say more.
     const HIGH: u64 = 600;
 
     /// Nobody writes before `low_until`, and then writers do much before `high_until`.
-    pub(super) fn turn(&mut self, low_until: Nanos, high_until: Nanos) {
+    pub(super) fn begin(&mut self, low_until: Nanos, high_until: Nanos) {
         *self = Self {
             low_until,
             high_until,
@@ -25,8 +25,8 @@ impl Tide {
         };
     }
 
-    /// Whoever read at high tide writes, and the others read, before `high_until`.
-    pub(super) fn turn_around(&mut self, high_until: Nanos) {
+    /// Whoever read in the wave writes, and the others read, before `high_until`.
+    pub(super) fn swap_sides(&mut self, high_until: Nanos) {
         *self = Self {
             low_until: 0,
             high_until,

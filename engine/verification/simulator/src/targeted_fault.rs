@@ -195,7 +195,7 @@ impl World {
         self.sim.after(8 * SECOND, Event::Mend(blind));
         let delay = self.sim.random.between(1_000 * MILLI, 3_000 * MILLI);
         let end = self.sim.now + delay;
-        self.sim.tide.turn(end, end + 3 * SECOND);
+        self.sim.load_wave.begin(end, end + 3 * SECOND);
         self.sim
             .then(delay, move |world| world.forget(leader, usurper, &others));
         true
@@ -247,7 +247,7 @@ impl World {
                 let duration = world.sim.random.between(100 * MILLI, 6 * SECOND);
                 world.isolate(leader, duration);
                 let now = world.sim.now;
-                world.sim.tide.turn(now, now + duration);
+                world.sim.load_wave.begin(now, now + duration);
             });
         }
         true
@@ -256,7 +256,7 @@ impl World {
     /// The leader's streams break again and again. They are opened again at once, so all hear it.
     pub(super) fn flap(&mut self) -> bool {
         let leader = newest_leader(&self.members).map(|(leader, _)| leader);
-        let free = self.sim.now >= self.sim.ambushed_until;
+        let free = self.sim.now >= self.sim.targeted_until;
         let Some(leader) = leader.filter(|_| free) else {
             return false;
         };
@@ -264,7 +264,7 @@ impl World {
             "FAULT at {leader}: streams break again and again"
         ));
         let end = self.sim.now + self.sim.random.between(6 * SECOND, 15 * SECOND);
-        self.sim.ambushed_until = end;
+        self.sim.targeted_until = end;
         self.flap_until(end, leader);
         true
     }

@@ -1,5 +1,5 @@
-//! An ambush of its own: a leader stops, somebody stands for its place, and what that one has to say arrives only once
-//! the leader is back and the others have promised it a lease. Whoever lets the late news undo the promise elects
+//! A targeted fault of its own: a leader stops, somebody stands for its place, and what that one has to say arrives only once
+//! the leader is back and the others have promised it a lease. Whoever lets the delayed votes undo the promise elects
 //! a second leader while the first still answers reads.
 //!
 //! ```text
@@ -20,8 +20,8 @@ const AFTERMATH: Nanos = 3 * SECOND;
 
 /// Somebody stands for a place that may not be free.
 pub(super) fn over_candidacy(sim: &mut Surroundings, candidate: MemberId) {
-    if sim.plan.has(Fault::LateNews) && sim.random.chance(700_000) {
-        sim.then(0, move |world| world.ambush_candidate(candidate));
+    if sim.plan.has(Fault::DelayedVotes) && sim.random.chance(700_000) {
+        sim.then(0, move |world| world.delay_votes_of(candidate));
     }
 }
 
@@ -29,12 +29,12 @@ impl World {
     /// Lets the leader stop once nothing is being written: whoever misses something can't take its place.
     pub(super) fn stop_leader(&mut self) -> bool {
         let leader = newest_leader(&self.members).map(|(leader, _)| leader);
-        let Some(leader) = leader.filter(|_| !self.is_ambushed()) else {
+        let Some(leader) = leader.filter(|_| !self.is_targeted()) else {
             return false;
         };
         let begin = self.sim.now + 300 * MILLI;
         let end = begin + self.sim.random.between(SECOND, 3 * SECOND);
-        self.sim.tide.turn(end, end + SECOND);
+        self.sim.load_wave.begin(end, end + SECOND);
         self.sim.then(begin - self.sim.now, move |world| {
             let stormy = world.is_stormy();
             let Self { sim, members, .. } = world;
@@ -47,22 +47,22 @@ impl World {
         true
     }
 
-    fn ambush_candidate(&mut self, candidate: MemberId) {
+    fn delay_votes_of(&mut self, candidate: MemberId) {
         if let Some(leader) = self.leader_before(candidate)
             && self.is_stormy()
-            && !self.is_ambushed()
+            && !self.is_targeted()
         {
             // By then everybody has lost patience once more, so the candidate asks for votes as soon as it is heard.
             let back = self.sim.now + self.sim.random.between(2_200 * MILLI, 3_500 * MILLI);
-            let news = back + self.sim.random.between(100 * MILLI, 500 * MILLI);
-            self.sim.ambushed_until = news + SECOND;
-            self.sim.count("ambushes of candidates");
-            self.hold_up(leader, candidate, back, news);
+            let heard_at = back + self.sim.random.between(100 * MILLI, 500 * MILLI);
+            self.sim.targeted_until = heard_at + SECOND;
+            self.sim.count("candidates whose votes are delayed");
+            self.hold_up(leader, candidate, back, heard_at);
         }
     }
 
-    fn is_ambushed(&self) -> bool {
-        self.sim.now < self.sim.ambushed_until
+    fn is_targeted(&self) -> bool {
+        self.sim.now < self.sim.targeted_until
     }
 
     /// Who still leads an earlier term than the one that this candidate stands in.
@@ -74,12 +74,12 @@ impl World {
         earlier.max_by_key(|member| term(member)).map(|it| it.id)
     }
 
-    /// The leader is away until `back`; nobody hears the candidate before `news`, and then nobody hears the leader.
-    fn hold_up(&mut self, leader: MemberId, candidate: MemberId, back: Nanos, news: Nanos) {
+    /// The leader is away until `back`; nobody hears the candidate before `heard_at`, and then nobody hears the leader.
+    fn hold_up(&mut self, leader: MemberId, candidate: MemberId, back: Nanos, heard_at: Nanos) {
         let others = self.members.keys().copied();
         let others = others.filter(|id| *id != candidate && *id != leader);
         let others: Vec<_> = others.collect();
-        self.silence(leader, candidate, &others, news);
+        self.silence(leader, candidate, &others, heard_at);
         if let Some(member) = self.members.get_mut(&leader) {
             member.pause(back);
         }
@@ -88,24 +88,30 @@ impl World {
         // Whatever else has cut them: only a leader that is heard gets a lease.
         self.sim.queue.push(back, Event::Mend(led.clone()));
         // What is written meanwhile the candidate would miss; what is written later shows whether a read is stale.
-        self.sim.tide.turn(news, news + AFTERMATH);
-        self.sim.then(news - self.sim.now, move |world| {
+        self.sim.load_wave.begin(heard_at, heard_at + AFTERMATH);
+        self.sim.then(heard_at - self.sim.now, move |world| {
             if world.is_stormy() {
                 world.cut_for(led, AFTERMATH);
             }
         });
     }
 
-    /// What the candidate says reaches the others at `news`, and the leader not at all.
-    fn silence(&mut self, leader: MemberId, candidate: MemberId, others: &[MemberId], news: Nanos) {
+    /// What the candidate says reaches the others at `heard_at`, and the leader not at all.
+    fn silence(
+        &mut self,
+        leader: MemberId,
+        candidate: MemberId,
+        others: &[MemberId],
+        heard_at: Nanos,
+    ) {
         let heard_by = others.iter().map(|id| (candidate, *id));
         let heard_by: Vec<_> = heard_by.collect();
         for link in &heard_by {
             // Its request for votes may be on the way.
             self.sim.network.reset(*link);
         }
-        self.hold(&heard_by, news);
+        self.hold(&heard_by, heard_at);
         let never = vec![(leader, candidate), (candidate, leader)];
-        self.cut_for(never, news - self.sim.now + AFTERMATH);
+        self.cut_for(never, heard_at - self.sim.now + AFTERMATH);
     }
 }
