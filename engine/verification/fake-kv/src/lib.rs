@@ -212,6 +212,11 @@ impl Peer {
         self.state.lock().unwrap().set(&key, value.into());
     }
 
+    /// Has this pair no more, and says nothing of it.
+    pub fn loses(&self, key: &str) {
+        self.state.lock().unwrap().pairs.remove(key.as_bytes());
+    }
+
     /// Names this address as the leader's in every frame from now on, as a member does that passes calls on.
     pub fn passes_on_to(&self, leader: &str) {
         leader.clone_into(&mut self.state.lock().unwrap().leader);
