@@ -40,6 +40,9 @@ const EXIT_ENVIRONMENT: u8 = 4;
 /// There is no such key, or what a write was conditional on did not hold. Nothing was changed.
 const EXIT_UNMET: u8 = 5;
 
+/// Where the members are, for all commands that ask some.
+const ENDPOINTS_VARIABLE: &str = "DENGINE_ENDPOINTS";
+
 /// A strongly consistent key-value store on Raft and RocksDB.
 ///
 /// Start three members, then form them into a cluster once:
@@ -78,7 +81,7 @@ enum Command {
     /// For the case that a majority of the voters lost power at once. A single such member is better
     /// removed from the cluster, and joined again with an empty folder.
     Recover(recover::RecoverArgs),
-    /// Look after a running cluster: status, members, transfer of leadership, snapshots, health.
+    /// Look after a running cluster: status, members, sessions, transfer of leadership, health.
     Admin(admin::AdminArgs),
     /// Ask a member for its health; exits 0 if it is serving, else 1.
     Health(health::HealthArgs),
@@ -191,7 +194,8 @@ fn code_of(error: &anyhow::Error) -> u8 {
 /// The command line, with the default of every setting shown where the setting is.
 fn command() -> clap::Command {
     let defaults = Config::flag_defaults();
-    Cli::command().mut_subcommand("serve", |serve| {
+    let command = without_empty_endpoints(Cli::command());
+    command.mut_subcommand("serve", |serve| {
         serve.mut_args(|arg| {
             let default = defaults
                 .iter()
@@ -202,6 +206,21 @@ fn command() -> clap::Command {
             }
         })
     })
+}
+
+/// An empty variable is one that is not set, as in `DENGINE_ENDPOINTS= dengine get a`: for clap it
+/// would be an address. An empty flag stays an error, for it may come of a misspelt variable.
+fn without_empty_endpoints(command: clap::Command) -> clap::Command {
+    let is_empty = |arg: &clap::Arg| {
+        let name = arg.get_env().filter(|name| *name == ENDPOINTS_VARIABLE);
+        name.and_then(std::env::var_os)
+            .is_some_and(|it| it.is_empty())
+    };
+    let command = command.mut_args(|arg| match is_empty(&arg) {
+        true => arg.env(clap::builder::Resettable::Reset),
+        false => arg,
+    });
+    command.mut_subcommands(without_empty_endpoints)
 }
 
 /// clap's own default would hide whether the flag was given, and so would win over the file.

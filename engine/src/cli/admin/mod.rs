@@ -24,7 +24,7 @@ pub(super) struct AdminArgs {
         value_name = "HOST:PORT",
         value_delimiter = ',',
         default_value = "127.0.0.1:4103",
-        env = "DENGINE_ENDPOINTS",
+        env = crate::cli::ENDPOINTS_VARIABLE,
         global = true
     )]
     endpoints: Vec<String>,

@@ -27,7 +27,7 @@ pub(super) struct Connection {
         value_name = "HOST:PORT",
         value_delimiter = ',',
         default_value = "127.0.0.1:4100",
-        env = "DENGINE_ENDPOINTS"
+        env = crate::cli::ENDPOINTS_VARIABLE
     )]
     endpoints: Vec<String>,
 

@@ -295,6 +295,25 @@ fn nobody_there_is_said_with_what_to_do() {
     );
 }
 
+/// As in a script whose variable was never set.
+#[tokio::test]
+async fn an_empty_variable_names_no_endpoints() {
+    let cluster = Cluster::form(1).await;
+    let empty = |args: &[&str]| {
+        let mut command = dengine();
+        command.env("DENGINE_ENDPOINTS", "").args(args);
+        command.output().unwrap()
+    };
+    // Nobody listens at the default there, and it is that which is said.
+    let output = empty(&["get", "a", "--timeout", "1s"]);
+    let (_, err) = told(&output);
+    assert!(!err.contains("the port is missing"), "{err}");
+    let output = empty(&["put", "a", "1", "--endpoints", &cluster.endpoints()[0]]);
+    assert!(output.status.success(), "{:?}", told(&output));
+    let flag = empty(&["get", "a", "--endpoints", ""]);
+    assert_eq!(flag.status.code(), Some(USAGE), "{:?}", told(&flag));
+}
+
 #[test]
 fn shells_and_man_are_told_the_command_line() {
     let output = dengine().args(["completions", "bash"]).output().unwrap();
@@ -308,4 +327,5 @@ fn shells_and_man_are_told_the_command_line() {
     assert!(made.status.success(), "{:?}", told(&made));
     let page = fs_err::read_to_string(home.path().join("dengine-put.1")).unwrap();
     assert!(page.contains("if\\-absent"), "{page}");
+    assert!(page.contains("DENGINE_ENDPOINTS"), "{page}");
 }
