@@ -61,8 +61,12 @@ enum AdminCommand {
         /// Id of the member that is to lead.
         member: u64,
     },
-    /// Make the state of every member durable now, so that its log before it may go.
-    Snapshot,
+    /// Flush the state of every member to its disk now, so that its log before that may go.
+    ///
+    /// Members do this by themselves. It is no backup: nothing is copied.
+    // Its name of before said it were one.
+    #[command(alias = "snapshot")]
+    Flush,
     /// Hash what every member holds: members at the same applied index must have the same hash.
     ///
     /// Reads all data of every member. Exits 1 if two of them differ.
@@ -85,7 +89,7 @@ pub(super) fn run(args: AdminArgs) -> anyhow::Result<u8> {
             AdminCommand::Members(command) => members::run(&cluster, command, json).await,
             AdminCommand::Sessions(command) => sessions::run(&cluster, command, json).await,
             AdminCommand::Transfer { member } => tools::transfer(&cluster, member, json).await,
-            AdminCommand::Snapshot => tools::snapshot(&cluster, json).await,
+            AdminCommand::Flush => tools::flush(&cluster, json).await,
             AdminCommand::Hash => tools::hash(&cluster, json).await,
         }
     })

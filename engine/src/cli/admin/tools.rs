@@ -1,4 +1,4 @@
-//! `dengine admin transfer`, `snapshot` and `hash`.
+//! `dengine admin transfer`, `flush` and `hash`.
 
 use std::collections::BTreeMap;
 
@@ -45,8 +45,8 @@ pub(super) async fn transfer(cluster: &Cluster, member: u64, as_json: bool) -> a
     Ok(EXIT_OK)
 }
 
-/// Makes the state of every member durable.
-pub(super) async fn snapshot(cluster: &Cluster, as_json: bool) -> anyhow::Result<u8> {
+/// Flushes the state of every member to its disk: `Admin.Snapshot` on the wire.
+pub(super) async fn flush(cluster: &Cluster, as_json: bool) -> anyhow::Result<u8> {
     let members = cluster.members_now().await;
     let ask = |client: AdminClient| async move { client.snapshot().await };
     // It may take as long as it takes to write the state out.

@@ -148,15 +148,18 @@ async fn a_member_is_added_promoted_led_by_and_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn snapshots_and_hashes_are_of_every_member() {
+async fn flushes_and_hashes_are_of_every_member() {
     let cluster = Cluster::form(3).await;
     let client = cluster.client().await;
     for n in 0..50 {
         client.put(format!("k{n}"), "v").await.unwrap();
     }
-    let made = json(&cluster, &["snapshot"]);
-    for member in made["members"].as_array().unwrap() {
-        assert!(member["index"].as_u64().unwrap() > 0, "{member}");
+    // The second is its name of before.
+    for command in ["flush", "snapshot"] {
+        let made = json(&cluster, &[command]);
+        for member in made["members"].as_array().unwrap() {
+            assert!(member["index"].as_u64().unwrap() > 0, "{member}");
+        }
     }
     becomes("all members hold the same", 1, || async {
         let hashed = json(&cluster, &["hash"]);
