@@ -5,11 +5,10 @@
 mod admin;
 mod health;
 mod init;
-mod kv;
+mod keys;
 mod man;
 mod recover;
 mod serve;
-mod table;
 
 use std::{
     io::{self, Write as _},
@@ -22,14 +21,10 @@ use dengine::{
     error::StartError,
     server::ServeError,
 };
-use dengine_client::Error as ClientError;
+use dengine_commands::{
+    EXIT_FAILED, EXIT_OK, EXIT_USAGE, KeyCommand, complain, is_closed_pipe, table, told,
+};
 
-/// The program did what it was asked.
-const EXIT_OK: u8 = 0;
-/// It could not, or had to stop.
-const EXIT_FAILED: u8 = 1;
-/// The command line or the configuration is wrong; nothing was started. clap ends with the same.
-const EXIT_USAGE: u8 = 2;
 /// The data folder is damaged, or may lack what was acknowledged: this member has to be replaced. The
 /// Kubernetes operator does that when it sees this code.
 const EXIT_REPLACE: u8 = 3;
@@ -37,9 +32,6 @@ const EXIT_REPLACE: u8 = 3;
 /// files, a port or a folder in use, a folder of something else or of a newer version. The folder is as good as before, so the
 /// Kubernetes operator never replaces the member for it.
 const EXIT_ENVIRONMENT: u8 = 4;
-/// There is no such key, or what a write was conditional on did not hold. Nothing was changed.
-const EXIT_UNMET: u8 = 5;
-
 /// Where the members are, for all commands that ask some.
 const ENDPOINTS_VARIABLE: &str = "DENGINE_ENDPOINTS";
 
@@ -85,28 +77,8 @@ enum Command {
     Admin(admin::AdminArgs),
     /// Ask a member for its health; exits 0 if it is serving, else 1.
     Health(health::HealthArgs),
-    /// Set a key.
-    Put(kv::PutArgs),
-    /// Show the value of a key; exits 5 if there is no such key.
-    Get(kv::GetArgs),
-    /// Delete a key, or a range of keys at once.
-    Del(kv::DeleteArgs),
-    /// Show keys in ascending order: one, a range, or all there are.
-    ///
-    /// All of it is as of one revision, however large it is; if that is compacted meanwhile, this ends
-    /// with an error. As text, values are cut at 60 bytes: `get` and `--output json` have all of them.
-    Range(kv::RangeArgs),
-    /// Show changes of keys as they happen, in their order, through changes of leader too.
-    Watch(kv::WatchArgs),
-    /// Compare, and then do one of two lists of operations: all of it at once.
-    ///
-    /// Without --if, --then and --else it is read from standard input, a line each: `if exists a`,
-    /// `then put b 1`, `else get b`. Words are quoted as in a shell, within their line. Exits 0 whether
-    /// the comparisons hold or not: the answer says which.
-    #[command(name = "txn")]
-    Transaction(kv::TxnArgs),
-    /// Give up history: nothing can be read or watched below a revision any more.
-    Compact(kv::CompactArgs),
+    #[command(flatten)]
+    Keys(KeyCommand<(), keys::Endpoints>),
     /// Write what makes a shell complete this command line to standard output.
     Completions(man::CompletionsArgs),
     /// Write manual pages into a folder.
@@ -126,13 +98,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Admin(args) => admin::run(args),
         Command::Recover(args) => recover::run(&args),
         Command::Health(args) => health::run(&args),
-        Command::Put(args) => kv::put(args),
-        Command::Get(args) => kv::get(args),
-        Command::Del(args) => kv::delete(args),
-        Command::Range(args) => kv::range(args),
-        Command::Watch(args) => kv::watch(args),
-        Command::Transaction(args) => kv::txn(args),
-        Command::Compact(args) => kv::compact(args),
+        Command::Keys(command) => keys::run(command),
         Command::Completions(args) => man::completions(&args),
         Command::Man(args) => man::pages(&args),
     };
@@ -147,28 +113,6 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// The command line asks for what can't be done; the words say what to type instead.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct UsageError(String);
-
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    let io = error.downcast_ref::<io::Error>();
-    io.is_some_and(|it| it.kind() == io::ErrorKind::BrokenPipe)
-}
-
-/// The error and what it came of, each once: some errors have their cause in their own words.
-fn told(error: &anyhow::Error) -> String {
-    let mut told = error.to_string();
-    for cause in error.chain().skip(1) {
-        let cause = cause.to_string();
-        if !told.contains(&cause) {
-            told = format!("{told}: {cause}");
-        }
-    }
-    told
-}
-
 fn code_of(error: &anyhow::Error) -> u8 {
     let starting = error.downcast_ref::<StartError>();
     let serving = error.downcast_ref::<ServeError>();
@@ -178,16 +122,10 @@ fn code_of(error: &anyhow::Error) -> u8 {
         || serving.is_some_and(ServeError::is_of_the_environment)
     {
         EXIT_ENVIRONMENT
-    } else if error.downcast_ref::<ConfigError>().is_some()
-        || error.downcast_ref::<UsageError>().is_some()
-        || matches!(
-            error.downcast_ref(),
-            Some(ClientError::InvalidOptions { .. })
-        )
-    {
+    } else if error.downcast_ref::<ConfigError>().is_some() {
         EXIT_USAGE
     } else {
-        EXIT_FAILED
+        dengine_commands::code_of(error)
     }
 }
 
@@ -239,18 +177,9 @@ fn with_default(arg: clap::Arg, value: &str) -> clap::Arg {
     }
 }
 
-/// Writes a line of what was asked for. That not all of it could be written is an error.
-fn print(line: &str) -> io::Result<()> {
-    writeln!(io::stdout(), "{line}")
-}
-
 /// Writes a line for the person who runs the program. A closed pipe is no reason to fail.
 fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
-}
-
-fn complain(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
 }
 
 #[cfg(test)]

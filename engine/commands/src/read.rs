@@ -9,15 +9,16 @@ use clap::Args;
 use dengine_client::{Client, KeyRange, KeyValue, RangeQuery};
 use serde_json::{Value, json};
 
-use super::{
-    arguments::{Connection, Freshness, Keys, typed},
+use crate::{
+    Asking, Cluster,
+    arguments::{Freshness, Keys, typed},
+    end::{EXIT_OK, EXIT_UNMET, complain, print},
     show::{self, Output},
 };
-use crate::cli::{EXIT_OK, EXIT_UNMET, complain, print};
 
 /// What `dengine get` takes.
 #[derive(Debug, Args)]
-pub(crate) struct GetArgs {
+pub struct GetArgs {
     /// The key.
     key: OsString,
 
@@ -31,14 +32,11 @@ pub(crate) struct GetArgs {
     /// Show the key's history too: version, the revisions that created and last changed it, TTL.
     #[arg(long)]
     details: bool,
-
-    #[command(flatten)]
-    pub(super) connection: Connection,
 }
 
 /// What `dengine range` takes.
 #[derive(Debug, Args)]
-pub(crate) struct RangeArgs {
+pub struct RangeArgs {
     #[command(flatten)]
     keys: Keys,
 
@@ -60,9 +58,6 @@ pub(crate) struct RangeArgs {
     /// Show each key's history too: version, the revisions that created and last changed it, TTL.
     #[arg(long, conflicts_with = "keys_only")]
     details: bool,
-
-    #[command(flatten)]
-    pub(super) connection: Connection,
 }
 
 /// How fresh a read is, and of when.
@@ -77,8 +72,12 @@ struct Moment {
     revision: u64,
 }
 
-pub(super) async fn get(args: GetArgs) -> anyhow::Result<u8> {
-    let client = args.connection.open().await?;
+pub(crate) async fn get(
+    args: GetArgs,
+    asking: &Asking,
+    cluster: &impl Cluster,
+) -> anyhow::Result<u8> {
+    let client = asking.open(cluster).await?;
     let key = typed(args.key);
     let Moment {
         consistency,
@@ -91,7 +90,7 @@ pub(super) async fn get(args: GetArgs) -> anyhow::Result<u8> {
         complain(&format!("there is no key {}", show::text(&key)));
         return Ok(EXIT_UNMET);
     };
-    match args.connection.output {
+    match asking.output {
         Output::Json => print(&show::pair(&kv).to_string())?,
         Output::Text if args.details => print(&show::pairs(&[kv], true))?,
         Output::Text => {
@@ -106,13 +105,17 @@ pub(super) async fn get(args: GetArgs) -> anyhow::Result<u8> {
     Ok(EXIT_OK)
 }
 
-pub(super) async fn range(args: RangeArgs) -> anyhow::Result<u8> {
+pub(crate) async fn range(
+    args: RangeArgs,
+    asking: &Asking,
+    cluster: &impl Cluster,
+) -> anyhow::Result<u8> {
     let range = args.keys.named()?.unwrap_or_else(KeyRange::all);
     let query = RangeQuery::new(range)
         .consistency(args.moment.consistency.into())
         .revision(args.moment.revision);
-    let output = args.connection.output;
-    let client = args.connection.open().await?;
+    let output = asking.output;
+    let client = asking.open(cluster).await?;
     if args.count {
         return count(&client, query, output).await;
     }

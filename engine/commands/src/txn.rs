@@ -7,17 +7,18 @@ use clap::Args;
 use dengine_client::{Batch, BatchResult, Compare, KeyRange, Operation, OperationResult};
 use serde_json::{Value, json};
 
-use super::{
-    arguments::{self, Connection},
+use crate::{
+    Asking, Cluster, arguments,
+    end::{EXIT_OK, UsageError, print},
     show::{self, Output},
 };
-use crate::cli::{EXIT_OK, UsageError, print};
 
 /// What `dengine txn` takes.
 #[derive(Debug, Args)]
-pub(crate) struct TxnArgs {
+pub struct TxnArgs {
     /// A comparison; all must hold. `exists KEY`, `absent KEY`, `value KEY = VALUE` (or `!=`, `<`,
-    /// `>`; the key has to exist), `version KEY = N`, `created KEY = REVISION`, `modified KEY = REVISION` (or `<`, `>`).
+    /// `>`; the key has to exist), `version KEY = N`, `created KEY = REVISION`,
+    /// `modified KEY = REVISION` (or `<`, `>`).
     #[arg(long = "if", value_name = "COMPARISON")]
     compares: Vec<String>,
 
@@ -29,9 +30,6 @@ pub(crate) struct TxnArgs {
     /// Done if they do not hold.
     #[arg(long = "else", value_name = "OPERATION")]
     otherwise: Vec<String>,
-
-    #[command(flatten)]
-    pub(super) connection: Connection,
 }
 
 impl TxnArgs {
@@ -53,11 +51,15 @@ impl TxnArgs {
     }
 }
 
-pub(super) async fn txn(args: TxnArgs) -> anyhow::Result<u8> {
+pub(crate) async fn txn(
+    args: TxnArgs,
+    asking: &Asking,
+    cluster: &impl Cluster,
+) -> anyhow::Result<u8> {
     let batch = args.batch()?;
-    let client = args.connection.open_to_write().await?;
+    let client = asking.open_to_write(cluster).await?;
     let done = client.batch(batch).await?;
-    print(&match args.connection.output {
+    print(&match asking.output {
         Output::Json => json(&done).to_string(),
         Output::Text => text(&done),
     })?;

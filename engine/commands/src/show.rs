@@ -7,11 +7,11 @@ use clap::ValueEnum;
 use dengine_client::KeyValue;
 use serde_json::{Map, Value, json};
 
-use crate::cli::table::{table, unknown};
+use crate::table::{table, unknown};
 
 /// For whom an answer is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum Output {
+pub(crate) enum Output {
     /// Text for a person.
     #[default]
     Text,
@@ -19,9 +19,9 @@ pub(super) enum Output {
     Json,
 }
 
-/// A key or a value for a person. What would upset a terminal, or could not be seen, is escaped, and
-/// so is what escapes: no two keys look alike.
-pub(super) fn text(bytes: &[u8]) -> String {
+/// A key or a value for a person. What would upset a terminal, or could not be seen, is escaped,
+/// and so is what escapes: no two keys look alike.
+pub(crate) fn text(bytes: &[u8]) -> String {
     let mut shown = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -44,7 +44,7 @@ fn is_unseen(c: char) -> bool {
 }
 
 /// A value for a person, who need not see all of a large one.
-pub(super) fn short(bytes: &[u8]) -> String {
+pub(crate) fn short(bytes: &[u8]) -> String {
     const LONGEST: usize = 60;
     if bytes.len() <= LONGEST {
         return text(bytes);
@@ -60,7 +60,7 @@ fn is_boundary(bytes: &[u8], at: usize) -> bool {
 }
 
 /// Pairs as a table: with `details` their history too.
-pub(super) fn pairs(pairs: &[KeyValue], details: bool) -> String {
+pub(crate) fn pairs(pairs: &[KeyValue], details: bool) -> String {
     if !details {
         let row = |kv: &KeyValue| [text(&kv.key), short(&kv.value)];
         return table(["KEY", "VALUE"], pairs.iter().map(row).collect());
@@ -84,14 +84,14 @@ fn seconds(ttl: Duration) -> String {
 }
 
 /// A pair as JSON. A key or value that is no text stands in Base64 under a name of its own.
-pub(super) fn pair(kv: &KeyValue) -> Value {
+pub(crate) fn pair(kv: &KeyValue) -> Value {
     let mut pair = key_only(kv);
     put_bytes(&mut pair, "value", &kv.value);
     Value::Object(pair)
 }
 
 /// The same without the value, which was not asked for.
-pub(super) fn key_only(kv: &KeyValue) -> Map<String, Value> {
+pub(crate) fn key_only(kv: &KeyValue) -> Map<String, Value> {
     let mut pair = Map::new();
     put_bytes(&mut pair, "key", &kv.key);
     pair.insert("version".to_owned(), json!(kv.version));
@@ -104,7 +104,7 @@ pub(super) fn key_only(kv: &KeyValue) -> Map<String, Value> {
 }
 
 /// A key or value as JSON: `NAME` if it is text, else `NAMEBase64`.
-pub(super) fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
+pub(crate) fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => object.insert(name.to_owned(), json!(text)),
         Err(_) => object.insert(format!("{name}Base64"), json!(STANDARD.encode(bytes))),

@@ -4,15 +4,16 @@ use clap::Args;
 use dengine_client::{Event, EventKind, KeyRange, WatchQuery, WatchUpdate};
 use serde_json::json;
 
-use super::{
-    arguments::{Connection, Keys},
+use crate::{
+    Asking, Cluster,
+    arguments::Keys,
+    end::{EXIT_OK, complain, print},
     show::{self, Output},
 };
-use crate::cli::{EXIT_OK, complain, print};
 
 /// What `dengine watch` takes.
 #[derive(Debug, Args)]
-pub(crate) struct WatchArgs {
+pub struct WatchArgs {
     #[command(flatten)]
     keys: Keys,
 
@@ -35,9 +36,6 @@ pub(crate) struct WatchArgs {
     /// End after so many changes.
     #[arg(long, value_name = "CHANGES")]
     count: Option<u64>,
-
-    #[command(flatten)]
-    pub(super) connection: Connection,
 }
 
 impl WatchArgs {
@@ -60,10 +58,14 @@ impl WatchArgs {
 }
 
 /// Goes on until it is ended, or until what follows is compacted. Members may come and go.
-pub(super) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
-    let output = args.connection.output;
+pub(crate) async fn watch(
+    args: WatchArgs,
+    asking: &Asking,
+    cluster: &impl Cluster,
+) -> anyhow::Result<u8> {
+    let output = asking.output;
     let mut left = args.count.unwrap_or(u64::MAX);
-    let client = args.connection.open().await?;
+    let client = asking.open(cluster).await?;
     let mut watch = client.watch(args.query()?).await?;
     while left > 0 {
         let events = match watch.next().await {

@@ -8,16 +8,17 @@ use clap::{ArgGroup, Args};
 use dengine_client::{Client, Expected, KeyValue, PutOptions};
 use serde_json::{Value, json};
 
-use super::{
-    arguments::{self, Connection, Keys, typed},
+use crate::{
+    Asking, Cluster,
+    arguments::{self, Keys, typed},
+    end::{EXIT_OK, EXIT_UNMET, UsageError, complain, print},
     show::{self, Output},
 };
-use crate::cli::{EXIT_OK, EXIT_UNMET, UsageError, complain, print};
 
 /// What `dengine put` takes.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("condition"))]
-pub(crate) struct PutArgs {
+pub struct PutArgs {
     /// The key.
     key: OsString,
 
@@ -53,33 +54,24 @@ pub(crate) struct PutArgs {
     /// Only if this revision last changed the key; else exits 5.
     #[arg(long, value_name = "REVISION", group = "condition")]
     if_revision: Option<u64>,
-
-    #[command(flatten)]
-    pub(super) connection: Connection,
 }
 
 /// What `dengine del` takes.
 #[derive(Debug, Args)]
-pub(crate) struct DeleteArgs {
+pub struct DeleteArgs {
     #[command(flatten)]
     keys: Keys,
 
     /// Show what the keys were before.
     #[arg(long)]
     previous: bool,
-
-    #[command(flatten)]
-    pub(super) connection: Connection,
 }
 
 /// What `dengine compact` takes.
 #[derive(Debug, Args)]
-pub(crate) struct CompactArgs {
+pub struct CompactArgs {
     /// The first revision that can still be read and watched afterwards.
     revision: u64,
-
-    #[command(flatten)]
-    pub(super) connection: Connection,
 }
 
 impl PutArgs {
@@ -107,9 +99,13 @@ impl PutArgs {
     }
 }
 
-pub(super) async fn put(args: PutArgs) -> anyhow::Result<u8> {
+pub(crate) async fn put(
+    args: PutArgs,
+    asking: &Asking,
+    cluster: &impl Cluster,
+) -> anyhow::Result<u8> {
     let (key, value) = (typed(args.key.clone()), args.value()?);
-    let client = args.connection.open_to_write().await?;
+    let client = asking.open_to_write(cluster).await?;
     let done = match args.expected() {
         Some(expected) => swap(&client, key, value, expected, &args).await?,
         None => {
@@ -125,7 +121,7 @@ pub(super) async fn put(args: PutArgs) -> anyhow::Result<u8> {
             }
         }
     };
-    if args.connection.output == Output::Json {
+    if asking.output == Output::Json {
         print(&done.json().to_string())?;
     } else if done.held != Some(false) {
         if let Some(Some(previous)) = &done.previous {
@@ -189,7 +185,11 @@ async fn swap(
     })
 }
 
-pub(super) async fn delete(args: DeleteArgs) -> anyhow::Result<u8> {
+pub(crate) async fn delete(
+    args: DeleteArgs,
+    asking: &Asking,
+    cluster: &impl Cluster,
+) -> anyhow::Result<u8> {
     if args.keys.are_all_by_mistake() {
         bail!(UsageError(
             "--prefix is empty, which is every key: if that is meant, use --all".to_owned()
@@ -200,13 +200,13 @@ pub(super) async fn delete(args: DeleteArgs) -> anyhow::Result<u8> {
             "which keys? Name a KEY, --prefix, --from or --all".to_owned()
         ));
     };
-    let client = args.connection.open_to_write().await?;
+    let client = asking.open_to_write(cluster).await?;
     let deleted = match args.previous {
         true => client.delete_range_returning_previous(range).await?,
         false => client.delete_range(range).await?,
     };
     let (keys, revision) = (deleted.deleted, deleted.header.revision);
-    if args.connection.output == Output::Json {
+    if asking.output == Output::Json {
         let mut answer = json!({ "revision": revision, "deleted": keys });
         if args.previous {
             answer["previous"] = deleted.previous.iter().map(show::pair).collect();
@@ -225,10 +225,14 @@ pub(super) async fn delete(args: DeleteArgs) -> anyhow::Result<u8> {
     Ok(EXIT_OK)
 }
 
-pub(super) async fn compact(args: CompactArgs) -> anyhow::Result<u8> {
-    let client = args.connection.open_to_write().await?;
+pub(crate) async fn compact(
+    args: CompactArgs,
+    asking: &Asking,
+    cluster: &impl Cluster,
+) -> anyhow::Result<u8> {
+    let client = asking.open_to_write(cluster).await?;
     client.compact(args.revision).await?;
-    print(&match args.connection.output {
+    print(&match asking.output {
         Output::Json => json!({ "firstRevision": args.revision }).to_string(),
         Output::Text => format!(
             "nothing can be read or watched below revision {} any more",

@@ -1,9 +1,10 @@
-//! How answers look to people.
+//! Tables and sizes, as people read them.
 
 use comfy_table::{Table, presets::NOTHING};
 
 /// A table without lines, as people know it from other tools.
-pub(super) fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
+#[must_use]
+pub fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(header);
     for row in rows {
@@ -17,7 +18,8 @@ pub(super) fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -
 }
 
 /// A size, in the unit that people read best.
-pub(super) fn bytes(bytes: u64) -> String {
+#[must_use]
+pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -32,7 +34,8 @@ pub(super) fn bytes(bytes: u64) -> String {
 }
 
 /// What is not known.
-pub(super) fn unknown() -> String {
+#[must_use]
+pub fn unknown() -> String {
     "-".to_owned()
 }
 

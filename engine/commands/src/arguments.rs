@@ -10,69 +10,40 @@ use std::{
 use anyhow::bail;
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
-use dengine_client::{Client, ClientOptions, Consistency, Error, KeyRange};
+use dengine_client::{Client, ClientOptions, Consistency, KeyRange};
 
-use super::show::Output;
-use crate::cli::UsageError;
+use crate::{Cluster, UsageError, show::Output};
 
 /// More is read of no file and of no standard input: no member takes as much.
 const INPUT_BYTES_MAX: u64 = 64 << 20;
 
-/// Where the cluster is, and how its answers are shown.
-#[derive(Clone, Debug, Args)]
-pub(super) struct Connection {
-    /// Client addresses of members, comma-separated. One that can be reached is enough.
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        value_delimiter = ',',
-        default_value = "127.0.0.1:4100",
-        env = crate::cli::ENDPOINTS_VARIABLE
-    )]
-    endpoints: Vec<String>,
-
+/// How long an answer is waited for, and how it is shown.
+#[derive(Debug, Args)]
+pub struct Asking {
     /// Longest time for one call, retries included; as in 500ms, 5s or 1m, and at most 1h.
     #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 
     /// How the answer is shown.
     #[arg(long, short, value_enum, default_value_t)]
-    pub(super) output: Output,
+    pub(crate) output: Output,
 }
 
-impl Connection {
-    pub(super) async fn open(&self) -> anyhow::Result<Client> {
+impl Asking {
+    pub(crate) async fn open(&self, cluster: &impl Cluster) -> anyhow::Result<Client> {
         let options = ClientOptions {
             request_timeout: self.timeout,
             ..ClientOptions::default()
         };
-        let endpoints = self.endpoints.iter().map(|it| it.trim());
-        Ok(Client::connect_with(endpoints, options).await?)
+        cluster.connect(options).await
     }
 
-    /// The same for a write, which is sent to one member only: a read, which is sent to the next one
-    /// after a while, finds out who answers and who leads.
-    pub(super) async fn open_to_write(&self) -> anyhow::Result<Client> {
-        let client = self.open().await?;
+    /// The same for a write, which is sent to one member only: a read, which is sent to the next
+    /// one after a while, finds out who answers and who leads.
+    pub(crate) async fn open_to_write(&self, cluster: &impl Cluster) -> anyhow::Result<Client> {
+        let client = self.open(cluster).await?;
         client.get(FIRST_KEY, Consistency::Linearizable).await?;
         Ok(client)
-    }
-
-    /// The error, with where it was asked if that may be the mistake.
-    pub(super) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
-        let strange = match error.downcast_ref::<Error>() {
-            Some(Error::Unavailable { .. }) => true,
-            Some(Error::Refused { code, .. }) => *code == tonic::Code::Unimplemented,
-            Some(Error::UnknownOutcome { message }) => message.is_empty(),
-            _ => false,
-        };
-        if !strange {
-            return error;
-        }
-        let named = self.endpoints.join(",");
-        error.context(format!(
-            "no member serves clients at {named} now (--endpoints names client addresses)"
-        ))
     }
 }
 
@@ -81,7 +52,7 @@ const FIRST_KEY: &[u8] = b"\0";
 
 /// How fresh a read is.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub(super) enum Freshness {
+pub(crate) enum Freshness {
     /// Sees every write that was acknowledged before.
     #[default]
     #[value(alias = "l")]
@@ -105,7 +76,7 @@ impl From<Freshness> for Consistency {
 
 /// Some keys.
 #[derive(Debug, Args)]
-pub(super) struct Keys {
+pub(crate) struct Keys {
     /// The key; with END, the first key of a range.
     #[arg(value_name = "KEY")]
     start: Option<OsString>,
@@ -129,7 +100,7 @@ pub(super) struct Keys {
 
 impl Keys {
     /// Those that were named; `None` if none were.
-    pub(super) fn named(self) -> anyhow::Result<Option<KeyRange>> {
+    pub(crate) fn named(self) -> anyhow::Result<Option<KeyRange>> {
         let bytes = OsString::into_vec;
         Ok(match self {
             Self { all: true, .. } => Some(KeyRange::all()),
@@ -160,13 +131,13 @@ impl Keys {
     }
 
     /// Whether they are all that begin with nothing, as by a variable that is not set.
-    pub(super) fn are_all_by_mistake(&self) -> bool {
+    pub(crate) fn are_all_by_mistake(&self) -> bool {
         self.prefix.as_ref().is_some_and(|it| it.is_empty())
     }
 }
 
 /// All of a file or of standard input, unless that is more than could be a value.
-pub(super) fn read_all(input: impl Read) -> io::Result<Vec<u8>> {
+pub(crate) fn read_all(input: impl Read) -> io::Result<Vec<u8>> {
     let mut all = Vec::new();
     input.take(INPUT_BYTES_MAX + 1).read_to_end(&mut all)?;
     if all.len() as u64 > INPUT_BYTES_MAX {
@@ -179,7 +150,7 @@ pub(super) fn read_all(input: impl Read) -> io::Result<Vec<u8>> {
 }
 
 /// A time to live.
-pub(super) fn ttl(typed: &str) -> Result<Duration, String> {
+pub(crate) fn ttl(typed: &str) -> Result<Duration, String> {
     match humantime::parse_duration(typed) {
         Ok(ttl) if ttl.is_zero() => Err("a key can't expire at once: delete it".to_owned()),
         Ok(ttl) => Ok(ttl),
@@ -188,7 +159,7 @@ pub(super) fn ttl(typed: &str) -> Result<Duration, String> {
 }
 
 /// A key or value as it was typed.
-pub(super) fn typed(argument: OsString) -> Bytes {
+pub(crate) fn typed(argument: OsString) -> Bytes {
     argument.into_vec().into()
 }
 
