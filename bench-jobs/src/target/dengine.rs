@@ -33,6 +33,7 @@ impl Connections {
                 Wire::Pipelined => dengine_client::Wire::Pipelined,
                 Wire::Unary => dengine_client::Wire::Unary,
             },
+            ..ClientOptions::default()
         };
         let client = Client::connect_with(connect.endpoints.iter().cloned(), options).await?;
         Ok(Connections {

@@ -5,6 +5,7 @@
 //! the calls, and carries them only after a member of the same cluster has answered there.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -43,6 +44,8 @@ const PROBE: &[u8] = b"\0";
 pub(crate) struct Leader {
     /// `host:port` of the endpoints.
     endpoints: Vec<String>,
+    /// Where members are reached by what they name each other by, if not there.
+    reached_at: Option<BTreeMap<String, String>>,
     /// The leader's place among them; [`ELSEWHERE`] if there are connections to it that are none of theirs, [`NOBODY`]
     /// if it is not known or cannot be reached.
     at: AtomicUsize,
@@ -72,11 +75,13 @@ struct Elsewhere {
 impl Leader {
     pub(crate) fn new(
         endpoints: Vec<String>,
+        reached_at: Option<BTreeMap<String, String>>,
         connections: usize,
         connect_timeout: Duration,
     ) -> Self {
         Leader {
             endpoints,
+            reached_at,
             at: AtomicUsize::new(NOBODY),
             cluster_id: AtomicU64::new(0),
             connections,
@@ -87,7 +92,11 @@ impl Leader {
     }
 
     /// A member named the leader.
-    pub(crate) fn heard(self: &Arc<Self>, address: &str) {
+    pub(crate) fn heard(self: &Arc<Self>, named: &str) {
+        let address = match &self.reached_at {
+            None => named,
+            Some(reached_at) => reached_at.get(named).map_or("", String::as_str),
+        };
         let known = self.endpoints.iter().position(|known| known == address);
         if let Some(at) = known
             && self.at.load(Ordering::Relaxed) == at
@@ -106,6 +115,9 @@ impl Leader {
         let reached = !elsewhere.links.is_empty();
         let at = if reached { ELSEWHERE } else { NOBODY };
         self.at.store(at, Ordering::Relaxed);
+        if address.is_empty() {
+            return;
+        }
         // Before any answer it could not be told whether the cluster there is the same.
         if self.cluster_id.load(Ordering::Relaxed) != 0 && elsewhere.may_connect() {
             self.begin(&mut elsewhere);

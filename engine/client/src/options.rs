@@ -1,6 +1,6 @@
 //! What a user may set, with its bounds. Checked once, before anything connects.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     error::{Error, Result},
@@ -40,6 +40,10 @@ pub struct ClientOptions {
     pub retry: RetryPolicy,
     /// How calls travel.
     pub wire: Wire,
+    /// Where members are reached from here, by the addresses that they name each other by: for a
+    /// client beside forwarded ports, where those names lead nowhere, or to another cluster. What
+    /// is not among them is not connected to. Default: none, and members are where they say.
+    pub reached_at: Option<BTreeMap<String, String>>,
 }
 
 /// How calls travel over a connection.
@@ -62,6 +66,7 @@ impl Default for ClientOptions {
             request_timeout: Duration::from_secs(5),
             retry: RetryPolicy::default(),
             wire: Wire::default(),
+            reached_at: None,
         }
     }
 }

@@ -173,6 +173,7 @@ impl Pool {
         }
         let leader = Arc::new(Leader::new(
             endpoints.iter().map(authority).collect(),
+            options.reached_at.clone(),
             options.connections.div_ceil(endpoints.len()),
             options.connect_timeout,
         ));

@@ -203,6 +203,13 @@ impl Watch {
         self.cursor.next_revision()
     }
 
+    /// Whether a member serves it, as far as is known. While none does, [`next`](Self::next) looks
+    /// for one.
+    #[must_use]
+    pub fn is_served(&self) -> bool {
+        matches!(self.place, Place::At(..))
+    }
+
     /// Waits for the next update. When a member fails, the watch goes on at another one from where it was,
     /// within the client's [`RetryPolicy`](crate::RetryPolicy). After an error that is
     /// [`retryable`](Error::retryable), calling again goes on trying. May be dropped at any time without

@@ -157,6 +157,35 @@ async fn a_leader_of_another_cluster_is_sent_nothing() {
     assert_eq!(stranger.requests(), 0);
 }
 
+/// As through forwarded ports, beside a name that leads to another cluster.
+#[tokio::test]
+async fn a_leader_is_reached_where_the_client_was_told_and_nowhere_else() {
+    let (member, leader) = (Peer::start().await, Peer::start().await);
+    let stranger = Peer::start().await;
+    let told = ClientOptions {
+        reached_at: Some([("demo-1:4100".to_owned(), leader.address.clone())].into()),
+        request_timeout: PATIENCE,
+        ..ClientOptions::default()
+    };
+    let endpoints = [member.address.clone(), leader.address.clone()];
+    let client = Client::connect_with(endpoints, told).await.unwrap();
+    member.passes_on_to("demo-1:4100");
+    write_until_asked(&client, &leader).await;
+    let passed_on = member.requests();
+    for _ in 0..10 {
+        client.put("a", "1").await.unwrap();
+    }
+    assert_eq!(member.requests(), passed_on);
+
+    leader.always(Code::Unavailable);
+    member.passes_on_to(&stranger.address);
+    for _ in 0..100 {
+        client.put("a", "1").await.unwrap();
+    }
+    assert_eq!((stranger.requests(), stranger.probes()), (0, 0));
+    assert_eq!(leader.connections(), 1);
+}
+
 #[tokio::test]
 async fn as_many_connections_go_to_the_leader_as_to_the_address() {
     let (member, leader) = (Peer::start().await, Peer::start().await);

@@ -185,6 +185,27 @@ async fn a_watch_that_was_shed_goes_on_where_it_was() {
 }
 
 #[tokio::test]
+async fn a_watch_says_whether_a_member_serves_it() {
+    let peer = Peer::start().await;
+    let left = vec![created(3), ended(CancelCause::Unavailable)];
+    let goes_on = vec![created(3), told(3, false, vec![event(3, "a")])];
+    peer.watches([left, goes_on]);
+    let options = ClientOptions {
+        retry: RetryPolicy::NONE,
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with([peer.address.clone()], options)
+        .await
+        .unwrap();
+    let mut watch = client.watch(all()).await.unwrap();
+    assert!(watch.is_served());
+    let error = watch.next().await.unwrap_err();
+    assert!(error.retryable() && !watch.is_served(), "{error}");
+    assert_eq!(keys(&mut watch).await, ["a"]);
+    assert!(watch.is_served());
+}
+
+#[tokio::test]
 async fn a_revision_in_fragments_is_told_once_over_two_streams() {
     let broken = Err(Status::unavailable("scripted"));
     let parts = |from: usize, to: usize| {
