@@ -281,6 +281,31 @@ async fn a_watch_outlives_the_leader() {
     assert!(watch.wait().unwrap().success());
 }
 
+#[tokio::test]
+async fn a_watch_says_that_all_members_went_and_that_one_is_back() {
+    let mut cluster = Cluster::form(1).await;
+    let mut watch = dengine()
+        .args(["watch", "--from-revision", "1"])
+        .args(["--endpoints", &cluster.endpoints()[0]])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut events = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut said = BufReader::new(watch.stderr.take().unwrap()).lines();
+    let mut said = |part: &str| said.by_ref().any(|line| line.unwrap().contains(part));
+    done(&cluster, &["put", "a", "1"]);
+    assert!(events.next().unwrap().unwrap().contains("put a 1"));
+    cluster.members[0].kill();
+    assert!(said("no member serves the watch any more"));
+    cluster.members[0].start();
+    assert!(said("a member serves the watch again"));
+    done(&cluster, &["put", "a", "2"]);
+    assert!(events.next().unwrap().unwrap().contains("put a 2"));
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+}
+
 #[test]
 fn nobody_there_is_said_with_what_to_do() {
     let output = dengine()
