@@ -13,6 +13,7 @@ mod forward;
 mod full;
 mod grow;
 mod install;
+mod keys;
 mod load;
 mod lost_node;
 mod node;

@@ -1,5 +1,7 @@
 //! `kubectl dengine`, found by `kubectl` in `PATH` as a person's is.
 
+use std::process::Command;
+
 use anyhow::{Context as _, Result, ensure};
 use dengine_bench_model::results::Report;
 use dengine_crds::names::annotations;
@@ -102,6 +104,11 @@ async fn restarts(world: &World) -> Result<()> {
 
 /// `kubectl dengine …` in the test's namespace.
 pub(crate) fn dengine(world: &World, arguments: &[&str]) -> Result<String> {
+    shell::run(&mut dengine_command(world, arguments)?)
+}
+
+/// The same, to be run.
+pub(crate) fn dengine_command(world: &World, arguments: &[&str]) -> Result<Command> {
     let program = product::program("kubectl-dengine")?;
     let folder = program.parent().context("a program lies in a folder")?;
     let mut path = std::env::var_os("PATH").unwrap_or_default();
@@ -109,5 +116,6 @@ pub(crate) fn dengine(world: &World, arguments: &[&str]) -> Result<String> {
     path.push(folder);
     let mut kubectl = world.cluster().kubectl();
     kubectl.env("PATH", path).arg("dengine").args(arguments);
-    shell::run(kubectl.args(["--namespace", &world.namespace]))
+    kubectl.args(["--namespace", &world.namespace]);
+    Ok(kubectl)
 }

@@ -29,7 +29,7 @@ pub(crate) struct Options {
 
 /// A way to the objects of one namespace.
 pub(crate) struct Access {
-    client: Client,
+    pub(crate) client: Client,
     /// The namespace.
     pub(crate) namespace: String,
 }
@@ -64,6 +64,14 @@ impl Access {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Objects of one kind in all namespaces.
+    pub(crate) fn api_everywhere<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        Api::all(self.client.clone())
     }
 
     /// Asks for an object until `done` says something of it; for ever, since a person can end that.

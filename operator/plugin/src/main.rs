@@ -1,11 +1,13 @@
-//! `kubectl dengine`: what people do with clusters and benchmarks that plain `kubectl` shows or does less well. It only reads and
-//! writes custom resources, as the person who calls it; everything else is the operator's.
+//! `kubectl dengine`: what people do with clusters and benchmarks that plain `kubectl` shows or
+//! does less well. It reads and writes custom resources, and forwards ports to members to reach
+//! keys, as the person who calls it; everything else is the operator's.
 //!
-//! One module for each command, and `access` and `words` for all of them. Installed anywhere in `PATH` as `kubectl-dengine`,
-//! `kubectl` finds it by its name.
+//! One module for each command, `keys` for all that are about keys, and `access` and `words` for
+//! all of them. Installed anywhere in `PATH` as `kubectl-dengine`, `kubectl` finds it by its name.
 
 mod access;
 mod bench;
+mod keys;
 mod report;
 mod restart;
 mod status;
@@ -15,10 +17,19 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use dengine_commands::{EXIT_OK, KeyCommand, code_of, complain, is_closed_pipe, told};
 
-/// Look after DEngine clusters.
+/// Look after DEngine clusters, and read and write their keys through forwarded ports.
+///
+/// Exit codes: 0 done; 1 failed; 2 wrong usage, and nothing was changed; 5 there is no such key, or
+/// the condition of a put did not hold.
 #[derive(Debug, Parser)]
-#[command(name = "kubectl-dengine", bin_name = "kubectl dengine", version)]
+#[command(
+    name = "kubectl-dengine",
+    bin_name = "kubectl dengine",
+    version,
+    max_term_width = 100
+)]
 struct Arguments {
     #[command(flatten)]
     access: access::Options,
@@ -36,28 +47,40 @@ enum Command {
     Bench(bench::Options),
     /// Print the result of a run.
     Report(report::Options),
+    #[command(flatten)]
+    Keys(KeyCommand<keys::Name, ()>),
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match run(arguments).await {
-        Ok(()) => ExitCode::SUCCESS,
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a thread can wait for sockets and time");
+    let done = runtime.block_on(run(arguments));
+    // Not to wait for what is looked up or read meanwhile.
+    runtime.shutdown_background();
+    match done {
+        Ok(code) => ExitCode::from(code),
+        // Whoever was to read it has read enough.
+        Err(error) if is_closed_pipe(&error) => ExitCode::from(EXIT_OK),
         Err(error) => {
-            let _ = writeln!(io::stderr(), "error: {error:#}");
-            ExitCode::FAILURE
+            complain(&format!("error: {}", told(&error)));
+            ExitCode::from(code_of(&error))
         }
     }
 }
 
-async fn run(arguments: Arguments) -> anyhow::Result<()> {
+async fn run(arguments: Arguments) -> anyhow::Result<u8> {
     let access = arguments.access.connect().await?;
     match arguments.command {
-        Command::Status(options) => status::run(&access, &options).await,
-        Command::Restart(options) => restart::run(&access, &options).await,
-        Command::Bench(options) => bench::run(&access, &options).await,
-        Command::Report(options) => report::run(&access, &options).await,
+        Command::Status(options) => status::run(&access, &options).await?,
+        Command::Restart(options) => restart::run(&access, &options).await?,
+        Command::Bench(options) => bench::run(&access, &options).await?,
+        Command::Report(options) => report::run(&access, &options).await?,
+        Command::Keys(command) => return keys::run(&access, command).await,
     }
+    Ok(EXIT_OK)
 }
 
 /// Prints a line. A closed pipe is no reason to fail.
