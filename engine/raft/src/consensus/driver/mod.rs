@@ -175,6 +175,9 @@ impl<L: LogRead> Consensus<L> {
 
     /// Tells the time. What is stepped after this happened after `now`.
     pub fn observe(&mut self, now: Moment) {
+        if now.since(self.now) >= self.config.tick * self.config.election_ticks as u32 {
+            self.forget_what_is_old();
+        }
         self.now = self.now.max(now);
     }
 

@@ -39,6 +39,13 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
+    /// This member stood still for an election timeout, and no tick of its own says so: whom it
+    /// heard, and what they acknowledged, counts from now on.
+    pub(super) fn forget_what_is_old(&mut self) {
+        self.heard.clear();
+        self.ended_at = [self.last_index(); 2];
+    }
+
     pub(super) fn note_heard(&mut self, from: MemberId) {
         if self.node.raft.prs().get(from.0).is_some() {
             self.heard.insert(from.0, self.tick);
