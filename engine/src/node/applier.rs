@@ -20,7 +20,7 @@ use tokio::sync::watch;
 /// What the thread is given: entries, and who waits for some of them.
 pub(super) struct Apply {
     pub(super) job: ApplyJob,
-    pub(super) callers: Vec<(Token, Awaited)>,
+    pub(super) callers: Vec<(Token, Option<Awaited>)>,
 }
 
 pub(super) struct ApplyThread {

@@ -30,10 +30,12 @@ impl Callers {
 
     /// Whether nobody waits for it any more.
     pub(super) fn is_gone(&self, token: Token) -> bool {
-        match (self.writes.get(&token), self.reads.get(&token)) {
-            (Some(write), _) => write.is_gone(),
-            (None, Some(read)) => read.is_gone(),
-            (None, None) => !self.transfers.contains_key(&token),
+        if let Some(write) = self.writes.get(&token) {
+            return write.is_gone();
+        }
+        match self.reads.get(&token) {
+            Some(read) => read.is_gone(),
+            None => !self.transfers.contains_key(&token),
         }
     }
 
@@ -44,11 +46,10 @@ impl Callers {
         self.transfers.retain(|_, transfer| !transfer.is_gone());
     }
 
-    /// Those who wait for what is committed: the applier answers them.
-    pub(super) fn of(&mut self, job: &ApplyJob) -> Vec<(Token, Awaited)> {
+    /// Those who wait for what is committed, for the applier to answer; `None` is gone by now.
+    pub(super) fn of(&mut self, job: &ApplyJob) -> Vec<(Token, Option<Awaited>)> {
         let tokens = job.awaited.iter().map(|(_, token)| *token);
-        let callers = tokens.filter_map(|token| Some((token, self.writes.remove(&token)?)));
-        callers.collect()
+        tokens.map(|it| (it, self.writes.remove(&it))).collect()
     }
 
     pub(super) fn may_read(&mut self, tokens: &[Token]) {
@@ -81,22 +82,85 @@ impl Callers {
 
 /// Those who wait for what was handed to the applier, in the order of its entries. Owned by its thread.
 #[derive(Default)]
-pub(super) struct Committed(VecDeque<(Token, Awaited)>);
+pub(super) struct Committed(VecDeque<(Token, Option<Awaited>)>);
 
 impl Committed {
-    pub(super) fn add(&mut self, callers: Vec<(Token, Awaited)>) {
+    pub(super) fn add(&mut self, callers: Vec<(Token, Option<Awaited>)>) {
         self.0.extend(callers);
     }
 
-    /// Answers those whose entries are applied.
+    /// Answers those whose entries are applied. All of these were added, in the same order.
     pub(super) fn answer(&mut self, answers: Vec<(Token, Written)>) {
         for (token, written) in answers {
-            // Some had nobody who waits.
-            if self.0.front().is_some_and(|(first, _)| *first == token)
-                && let Some((_, caller)) = self.0.pop_front()
-            {
-                caller.answer(Ok(written));
+            // An entry that was passed over gets no answer, and must not hold up those behind it.
+            while let Some((first, caller)) = self.0.pop_front() {
+                if first == token {
+                    if let Some(caller) = caller {
+                        caller.answer(Ok(written));
+                    }
+                    break;
+                }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dengine_kv::Outcome;
+    use dengine_raft::replica::WriteAnswers;
+    use dengine_types::{Index, Revision};
+
+    fn written(term: u64) -> Written {
+        let outcome = Outcome::Put {
+            revision: Revision(term),
+            prev: None,
+        };
+        Written {
+            term: Term(term),
+            outcome,
+            visited: 0,
+        }
+    }
+
+    /// The second caller is gone when its write is committed, and the first entry is passed over.
+    #[test]
+    fn each_caller_gets_its_own_answer_whoever_is_gone_before_it() {
+        let (replies, answers) = WriteAnswers::of(4, None);
+        let mut callers = Callers::default();
+        for (token, reply) in (1..).map(Token).zip(replies) {
+            callers.write(token, reply.into());
+        }
+        callers.forget(Token(2));
+        let job = ApplyJob {
+            entries: Vec::new(),
+            awaited: (1..=4).map(|it| (Index(it), Token(it))).collect(),
+        };
+        let mut committed = Committed::default();
+        committed.add(callers.of(&job));
+        committed.answer((2..=3).map(|it| (Token(it), written(it))).collect());
+        committed.answer(vec![(Token(4), written(4))]);
+        let (answers, _) = answers.take(RequestError::lost);
+        let terms: Vec<_> = answers
+            .into_iter()
+            .map(|it| it.ok().map(|it| it.term.0))
+            .collect();
+        assert_eq!(terms, [None, None, Some(3), Some(4)]);
+    }
+
+    #[test]
+    fn whoever_has_no_entry_yet_is_answered_by_no_other_and_counts_as_gone_afterwards() {
+        let (replies, answers) = WriteAnswers::of(2, None);
+        let mut callers = Callers::default();
+        for (token, reply) in (1..).map(Token).zip(replies) {
+            callers.write(token, reply.into());
+        }
+        callers.refuse(Token(1), RequestError::lost());
+        assert!(callers.is_gone(Token(1)) && !callers.is_gone(Token(2)));
+        drop(answers);
+        assert!(callers.is_gone(Token(2)));
+        callers.prune();
+        assert!(callers.writes.is_empty());
     }
 }

@@ -22,6 +22,7 @@ use dengine_raft::channel::{Receiver, Sender};
 use dengine_raft::consensus::{Role as RaftRole, State};
 use dengine_raft::replica::{Counts, Replica, Role};
 use dengine_raft::{Divergence, Input, LogJob, Output, Token};
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
@@ -67,9 +68,7 @@ impl ReplicaThread {
         let mut turn = Instant::now();
         let mut next_tick = turn + self.config.tick();
         loop {
-            // Read after the inputs were taken in: leases are judged by it.
-            let is_gone = |token| self.callers.is_gone(token);
-            let outputs = self.replica.outputs(clock::now(), &is_gone);
+            let outputs = self.outputs();
             let decided = Instant::now();
             for output in outputs {
                 self.stages.observe(&output, decided);
@@ -101,6 +100,25 @@ impl ReplicaThread {
                 next_tick = now + self.config.tick();
             }
         }
+    }
+
+    /// What follows from the inputs that were taken in.
+    fn outputs(&mut self) -> Vec<Output> {
+        let gone = RefCell::new(Vec::new());
+        let is_gone = |token| {
+            let is_gone = self.callers.is_gone(token);
+            if is_gone {
+                gone.borrow_mut().push(token);
+            }
+            is_gone
+        };
+        // The clock is read after the inputs were taken in: leases are judged by it.
+        let outputs = self.replica.outputs(clock::now(), &is_gone);
+        // The replica has dropped these. Others of the same group are answered only once these are.
+        for token in gone.into_inner() {
+            self.callers.forget(token);
+        }
+        outputs
     }
 
     fn take_in(
