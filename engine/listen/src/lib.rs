@@ -1,26 +1,23 @@
 //! Listening sockets of the server and of the operator.
 //!
-//! `[::]` means every address of this machine, whatever its settings are: of IPv6 and of IPv4
-//! through one socket, also where `net.ipv6.bindv6only` is set, and of IPv4 alone where the kernel
-//! has no IPv6. So one command line does in every Kubernetes, whichever family its pods have.
+//! `[::]` means every address of this machine, whatever its settings are: IPv6 and IPv4 through one
+//! socket, also where `net.ipv6.bindv6only` is set, and IPv4 alone where the kernel has no IPv6. So
+//! one command line works in every Kubernetes, whichever family its pods have.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Connections that wait to be accepted; the kernel may allow fewer.
+/// Length of the accept queue; the kernel may limit it further.
 const BACKLOG: i32 = 1024;
 
-/// Listens, without blocking: tokio's `TcpListener::from_std` takes what this answers.
-///
-/// # Errors
-/// The address can not be listened on.
+/// Listens on `address`. The socket is non-blocking, as tokio's `TcpListener::from_std` requires.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     listen_with(address, &bound)
 }
 
-/// `bind` stands between for the test of a kernel without IPv6.
+/// `bind` is a parameter so that a test can stand in for a kernel without IPv6.
 fn listen_with(
     address: SocketAddr,
     bind: &dyn Fn(SocketAddr) -> io::Result<Socket>,
@@ -57,7 +54,7 @@ fn is_every_ipv6(address: SocketAddr) -> bool {
     matches!(address.ip(), IpAddr::V6(ip) if ip.is_unspecified())
 }
 
-/// The kernel knows no such addresses (`EAFNOSUPPORT`), or has none (`EADDRNOTAVAIL`).
+/// Whether the kernel has no IPv6 (`EAFNOSUPPORT`) or no IPv6 address (`EADDRNOTAVAIL`).
 fn is_without_ipv6(error: &io::Error) -> bool {
     const EAFNOSUPPORT: i32 = 97;
     error.raw_os_error() == Some(EAFNOSUPPORT) || error.kind() == ErrorKind::AddrNotAvailable
@@ -90,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_ipv6_listens_on_every_address_that_it_has() {
+    fn a_kernel_without_ipv6_listens_on_every_ipv4_address() {
         for errno in [97, 99] {
             let without = |address: SocketAddr| match address {
                 SocketAddr::V6(_) => Err(io::Error::from_raw_os_error(errno)),
@@ -99,20 +96,20 @@ mod tests {
             let listener = listen_with(EVERY.parse().unwrap(), &without).unwrap();
             assert!(listener.local_addr().unwrap().ip().is_unspecified());
             TcpStream::connect(("127.0.0.1", port_of(&listener))).unwrap();
-            // Who asks for one address of IPv6 gets that or nothing.
+            // There is no fallback for a single IPv6 address.
             assert!(listen_with("[::1]:0".parse().unwrap(), &without).is_err());
         }
     }
 
     #[test]
-    fn a_port_that_is_taken_is_refused() {
+    fn a_port_in_use_is_refused() {
         let taken = listen(EVERY.parse().unwrap()).unwrap();
         let again = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port_of(&taken));
         assert_eq!(listen(again).unwrap_err().kind(), ErrorKind::AddrInUse);
     }
 
     #[test]
-    fn one_address_is_listened_on_alone() {
+    fn a_specific_address_listens_on_that_address_only() {
         let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
         assert_eq!(listener.local_addr().unwrap().ip(), Ipv4Addr::LOCALHOST);
     }

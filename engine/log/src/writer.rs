@@ -80,7 +80,7 @@ impl<D: Disk> Log<D> {
     /// pass for this member's at the next start, and the member would vote again in terms it has voted in.
     pub fn open_existing(disk: D, options: LogOptions) -> Result<(Self, Recovered), LogError> {
         Self::open_or(disk, options, |disk, options, spares| {
-            if planted!(MissingLogMadeAnew) {
+            if planted!(MissingLogRecreated) {
                 create_log(disk, options, spares)?;
             }
             let folder = disk.path("");

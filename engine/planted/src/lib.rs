@@ -1,173 +1,186 @@
-//! Bugs at the real lines of the crates that ship, to show that the simulator finds them.
+//! Bugs planted at the lines of shipped crates that they break, to prove that the simulator finds
+//! them.
 //!
-//! Each place asks `planted!(Name)`, which is `false`, and costs nothing, unless this crate was built with
-//! the feature `planted-bugs` and the simulator switched that bug on for its thread. Nothing that ships is
-//! built so. `docs/simulator.md` shows how many seeds it takes to find each.
+//! Each place asks `planted!(Name)`, which is a constant `false` unless this crate was built with
+//! the feature `planted-bugs` and the simulator switched that bug on for its thread. No build that
+//! ships enables the feature. `docs/simulator.md` shows how many seeds it takes to find each.
 
-/// Every planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Bug {
-    /// A vote leaves before it is on disk.
+    /// A vote is sent before it is on disk.
     VoteNotSynced,
-    /// The log reports as synced what was only written.
+    /// The log reports entries as synced that were only written.
     AckBeforeSync,
     /// A lease lasts for two election timeouts.
     LeaseTooLong,
-    /// A leader counts on its own settings, whatever those who answer it have promised.
+    /// A leader computes its lease from its own settings, not from what the voters that answered
+    /// have promised.
     PromiseIgnored,
-    /// An answer that promises nothing, as those of an older program, counts as if it promised what the leader does.
+    /// An answer without a lease promise, as an older program sends it, counts as a promise of the
+    /// leader's own duration.
     NoPromiseCounted,
-    /// A member that starts helps nobody for as long as its settings say now, whatever they said before.
+    /// After a restart a member withholds its vote for the duration that its settings now say, not
+    /// for the one that it promised before.
     RestartWaitsByNewSettings,
-    /// A leader that hands over keeps its lease.
+    /// A leader that transfers leadership keeps its lease.
     LeaseKeptOverTransfer,
-    /// A member that starts grants votes at once, whatever it promised before.
+    /// A member grants votes at once after a restart, whatever it promised before.
     RestartedVoterDoesNotWait,
-    /// A member that has answered a leader votes for another as soon as it hears of a later term.
+    /// A member that has answered a leader votes for another as soon as it learns of a later term.
     RoundForgottenForLaterTerm,
-    /// The applied index is written before the data, in a batch of its own.
+    /// The applied index is written before the data, in a separate batch.
     AppliedIndexApartFromData,
-    /// A member that starts counts only itself and the first other voter.
+    /// After a restart a member counts only itself and the first other voter as the quorum.
     QuorumCountedWrong,
     /// A new leader answers reads before it has committed anything in its term.
     ReadBeforeFirstCommit,
-    /// The log is truncated to what is applied, whether it was flushed or not.
+    /// The log is truncated to the applied index, whether the state was flushed or not.
     LogTruncatedPastFlush,
-    /// The id of the newest member is given out again after its removal.
+    /// The id of the newest member is assigned again after its removal.
     MemberIdReused,
-    /// A damaged batch of the log ends it, also if later ones prove that it was on disk.
+    /// A damaged batch is taken for the end of the log, although later batches prove that it was on
+    /// disk.
     CorruptMiddleTakenForTornTail,
-    /// A caller is answered by whatever entry took the place of its own.
+    /// A caller gets the outcome of the entry that took the place of its own.
     AnsweredByAnotherEntry,
-    /// A caller whose entry left this member's log is told that nothing was changed; another log may hold it yet.
+    /// A caller whose entry was removed from this member's log is answered that nothing was
+    /// changed, although another log may still hold it.
     DisplacedTakenForDead,
-    /// Appends that follow each other are one message, however large.
+    /// Consecutive appends are merged into one message without a limit on its size.
     MessagesMergedWithoutBound,
-    /// What waits for a peer is bounded in number, and not in bytes.
+    /// The queue of a peer is bounded in messages, and not in bytes.
     QueueBoundedInNumberOnly,
-    /// When a stream breaks, heartbeats that wait are thrown away with the log.
+    /// When a stream breaks, queued heartbeats are dropped together with log messages.
     QueueThrownAwayWithHeartbeats,
-    /// The pauses before a stream is opened again go on growing, whether the peer answered or not.
+    /// The backoff of a stream is not reset when the peer answers.
     PauseNeverReset,
-    /// A learner is promoted, whether it answers or not.
+    /// A learner is promoted although it does not answer.
     SilentLearnerPromoted,
-    /// A learner is promoted, whether its disk takes what it is sent or not.
+    /// A learner is promoted although its disk does not take the entries that it is sent.
     StuckLearnerPromoted,
-    /// A member counts towards the quorum after a change, whether its disk takes what it is sent or not.
+    /// A member counts towards the quorum after a change although its disk does not take the
+    /// entries that it is sent.
     StuckVoterCounted,
-    /// A change of the members is answered before anything behind it is committed.
+    /// A membership change is answered before an entry behind it is committed.
     ChangeNotSettled,
-    /// With `memory-first`, what comes behind a change of the members is acknowledged before it is on disk, whether the disk knows that the
-    /// change is committed or not.
+    /// With `memory-first`, entries behind a membership change are acknowledged before they are on
+    /// disk, although the change is not known on this disk to be committed.
     SettlingNotSynced,
-    /// The log is truncated to what is flushed, whether consensus knows that it is applied or not.
+    /// The log is truncated to the flushed index, although consensus does not know yet that it is
+    /// applied.
     TruncatedPastApplied,
-    /// A read joins the round that is out already, which began before it.
+    /// A read joins a ReadIndex round that was started before the read arrived.
     ReadJoinsEarlierRound,
-    /// After a failed sync the log tries again.
+    /// After a failed sync the log tries to sync again.
     SyncTriedAgain,
-    /// A follower answers a confirmed read before it has applied that far.
+    /// A follower answers a confirmed read before it has applied up to its index.
     ReadBeforeApply,
-    /// A leader reads by its lease before it has applied what others were told is committed.
+    /// A leader serves a lease read before it has applied what it has sent to others as committed.
     LeaseReadBeforeApply,
     /// A follower acknowledges entries before they are on disk.
     AppendAcknowledgedEarly,
-    /// A snapshot claims one entry more than it has.
+    /// A snapshot claims one entry more than it contains.
     SnapshotWithoutLastEntry,
-    /// A snapshot that is complete is installed, whether the log was reset to it or not.
+    /// A complete snapshot is installed although the log was not reset to it.
     InstallWithoutCommitRecord,
-    /// What an installation replaced is removed before the renames are on disk.
+    /// The state that an installation replaced is removed before the renames are synced.
     InstallNotSynced,
-    /// A watch that missed pages goes on with the next one.
+    /// A watch that missed pages continues with the next one.
     WatchSkipsGap,
-    /// A page that begins inside a revision leaves out the first change that is left of it.
+    /// A page that begins inside a revision omits the first remaining change of it.
     WatchSkipsInsideRevision,
-    /// A page of history is bounded by what was looked at, and not in bytes.
+    /// A page of history is bounded in changes read, and not in bytes.
     PageNotBoundedInBytes,
-    /// A member that starts has forgotten all sessions.
+    /// After a restart a member has no sessions.
     SessionsLostOnRestart,
-    /// A time to live ends when the leader's clock shows it, not so long after the put.
+    /// A time to live ends at an absolute time of the leader's clock, not a duration after the put.
     ExpiryByLocalClock,
-    /// A truncation waits behind a write that finds no space until it is carried out.
+    /// A truncation of the log waits behind a write that has no disk space.
     TruncationWaitsBehindWrite,
-    /// Whatever a key holds is expired with what it held.
+    /// An expiry deletes the key whatever its current revision, not only the value that was to
+    /// expire.
     ExpiryWithoutRevision,
-    /// What no batch proves to be on disk is not written again when a log is opened.
+    /// Batches that no later one proves to be on disk are not rewritten when a log is opened.
     TailNotRewritten,
-    /// A member whose log is gone makes an empty one, which passes for its own at the next start.
-    MissingLogMadeAnew,
-    /// A leader writes commands in the newest version that it reads itself.
+    /// A member whose log is missing creates an empty one, which the next start accepts.
+    MissingLogRecreated,
+    /// A leader encodes commands in the newest version that it reads itself.
     CommandProposedTooEarly,
-    /// A leader writes again what its disk has not confirmed yet, together with what is new.
+    /// A leader writes entries again that its disk has not confirmed yet, together with new ones.
     UnconfirmedWrittenAgain,
-    /// A follower takes entries in without comparing what stands before them.
+    /// A follower accepts entries without comparing the entry before them.
     PreviousEntryNotCompared,
-    /// A leader goes on counting without a member that got its vote.
+    /// A leader counts the quorum without a member that was promoted to voter.
     PromotionNotCounted,
-    /// A leader appends proposals, and then finds that there are too many and says that nothing was changed.
+    /// A leader appends proposals, then finds that there are too many and answers that nothing was
+    /// changed.
     RefusedAfterAppend,
-    /// What a later leader's entries replace in memory stays there.
+    /// Entries in memory stay although a later leader's entries replace them.
     ConflictStaysInMemory,
-    /// What a later leader's entries replace on disk is read all the same.
+    /// Entries on disk are read although a later leader's entries replace them.
     ConflictStaysInLog,
-    /// An entry that an older program has written, and that was not applied before the present one was started, is passed over.
+    /// An entry of an older program that was not applied before the upgrade is skipped.
     OlderCommandSkipped,
-    /// A command that comes again within its session is applied again.
+    /// A command that is repeated within its session is applied again.
     RepeatAppliedAgain,
-    /// A session reads from a member that has not come to what the session has seen.
+    /// A session reads from a member that has not reached the revision that the session has seen.
     SessionReadAtOnce,
-    /// What is sent to followers lacks the context of the proposal.
+    /// Entries are sent to followers without the context of their proposal.
     ContextNotSent,
-    /// A candidate counts what it was promised before it stood.
+    /// A candidate counts pre-votes as votes.
     PreVoteTakenForVote,
-    /// A delete of nothing takes a revision.
+    /// A delete that matches no key takes a revision.
     RevisionForNothing,
-    /// A member whose leader's log contradicts its own goes on refusing it, and answering callers.
+    /// A member whose leader's log contradicts its own refuses it without end, and goes on
+    /// answering callers.
     ContradictionIgnored,
-    /// What is committed already is taken to be what the leader has there.
+    /// A follower does not compare the entries that it has committed with those of the leader.
     CommittedNotCompared,
-    /// A follower believes a confirmation of a read by a leader whose log contradicts its own.
+    /// A follower accepts the confirmation of a read by a leader whose log contradicts its own.
     ReadConfirmedByAnotherHistory,
-    /// A member that may have lost the end of its log stands for election as soon as any other.
+    /// A member that may have lost the end of its log stands for election without a delay.
     LostWritesStandAtOnce,
     /// A member that ended because its history was given up starts from it again.
     GivenUpHistoryStarts,
-    /// A member whose state is ahead of its log, as a person has accepted, does not begin its log anew.
+    /// A member whose state is ahead of its log, which a person has accepted, does not reset its
+    /// log.
     StateAheadAfterRecover,
-    /// A member whose disk failed over what it had acknowledged starts from it again, as long as its machine has power.
+    /// A member whose disk failed on acknowledged writes starts from it again, as long as the boot
+    /// id is the same.
     TrustedAfterFailedSync,
-    /// The lease's word is given without any order to what was applied before.
+    /// The limit of the lease is stored without ordering after the stores of what was applied.
     LeaseWordUnordered,
-    /// What is applied is published without any order to what was written before.
+    /// The applied index is published without ordering after the writes.
     PublishedUnordered,
     /// What is applied is published before it is written.
     PublishedBeforeWritten,
-    /// A read asks whether its revision is compacted before it has made its cursor.
+    /// A read checks whether its revision is compacted before it has opened its cursor.
     CompactedAskedTooEarly,
-    /// A flush says what is applied after it, not what was applied before.
+    /// A flush reports the index that is applied after it, not the one that was applied before.
     FlushedReadAfterwards,
-    /// Room for an answer is looked for, and taken a moment later.
+    /// The budget for an answer is checked and taken in two separate steps.
     RoomTakenInTwoSteps,
-    /// Whoever waits for answers looks whether they are there, and leaves its waker a moment later.
+    /// A task that waits for answers registers its waker after it has looked for them.
     WakerLeftAfterLook,
-    /// A segment's file is used again although somebody reads it.
+    /// A segment's file is reused while a reader has it open.
     FileReusedWhileRead,
-    /// Whoever waits for a revision looks whether it is there, and is among those who are woken a moment later.
+    /// A task that waits for a revision registers after it has looked for it.
     LookedBeforeWaiting,
-    /// Whether anybody listens is looked at before the ring is held that is to hold nothing if nobody does.
+    /// Listeners are counted before the lock of the ring is taken, which must stay empty while
+    /// there are none.
     ListenersCountedBeforeRing,
-    /// A page is marked with what is wanted once it was read.
+    /// A page is marked with the watches that want it after it was read, not before.
     MarkedAfterRead,
-    /// The task of a link looks for messages, and leaves its waker a moment later.
+    /// The task of a link registers its waker after it has looked for messages.
     LinkWakerLeftAfterLook,
-    /// The task of a link asks whether it is closed before it takes what was queued.
+    /// The task of a link checks whether it is closed before it takes what was queued.
     ClosedBeforeQueued,
-    /// Whoever sends looks whether the receiver sleeps before there is something to receive.
+    /// A sender checks whether the receiver sleeps before there is something to receive.
     WokenBeforeSent,
 }
 
 impl Bug {
-    /// Those that the simulator finds; docs/simulator.md says in how many seeds.
+    /// The bugs that the simulator finds; docs/simulator.md says in how many seeds.
     pub const ALL: [Self; 64] = [
         Self::VoteNotSynced,
         Self::AckBeforeSync,
@@ -199,7 +212,7 @@ impl Bug {
         Self::SessionsLostOnRestart,
         Self::ExpiryByLocalClock,
         Self::ExpiryWithoutRevision,
-        Self::MissingLogMadeAnew,
+        Self::MissingLogRecreated,
         Self::CommandProposedTooEarly,
         Self::UnconfirmedWrittenAgain,
         Self::PreviousEntryNotCompared,
@@ -235,8 +248,8 @@ impl Bug {
         Self::TruncationWaitsBehindWrite,
     ];
 
-    /// Those that the models of threads find (`models`): the simulator has one thread, in which every order of loads and stores
-    /// is the program's.
+    /// The bugs that the models of threads find (`models`). The simulator can not: it has one
+    /// thread, in which loads and stores happen in program order.
     pub const THREADED: [Self; 14] = [
         Self::LeaseWordUnordered,
         Self::PublishedUnordered,
@@ -267,7 +280,6 @@ impl Bug {
         name
     }
 
-    /// The bug of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|bug| bug.name() == name)
@@ -285,14 +297,14 @@ pub fn plant(bug: Option<Bug>) {
     ON.set(bug);
 }
 
-/// Whether this thread is to have the bug.
+/// Whether this thread has the bug switched on.
 #[cfg(feature = "planted-bugs")]
 #[must_use]
 pub fn is_planted(bug: Bug) -> bool {
     ON.get() == Some(bug)
 }
 
-/// Whether this thread is to have the bug: never, in this build.
+/// Always `false` in this build.
 #[cfg(not(feature = "planted-bugs"))]
 #[must_use]
 #[inline(always)]

@@ -7,8 +7,9 @@ use dengine_planted::planted;
 use std::fmt;
 use std::time::Duration;
 
-/// The largest term, index or file number that is believed. They are counted up one by one, and a thousand million a second
-/// would take over a century to get there: a larger one is damage or a lie. Sums of a few of them do not overflow.
+/// The largest term, index or file number that is accepted. Counting a thousand million a second
+/// would take over a century to reach it, so a larger number is damage or forged. Sums of a few of
+/// them do not overflow.
 pub const NUMBER_MAX: u64 = (1 << 62) - 1;
 
 macro_rules! number {
@@ -26,11 +27,12 @@ macro_rules! number {
 }
 
 number! {
-    /// Names one cluster for ever; drawn at random when it is bootstrapped. 0 is no cluster.
+    /// Identifies a cluster, permanently; drawn at random at bootstrap. 0 is no cluster.
     ClusterId
 }
 number! {
-    /// Names one member of a cluster; never reused within it, not even after a removal. 0 is no member.
+    /// Identifies a member of a cluster; never reused within it, not even after a removal. 0 is no
+    /// member.
     MemberId
 }
 number! {
@@ -52,13 +54,12 @@ number! {
 }
 
 impl Revision {
-    /// The revision after this one.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// Whether a state at this revision shows what a session has seen that has come to `wanted`.
+    /// Whether a read at this revision includes everything that a session has seen up to `wanted`.
     #[must_use]
     pub fn covers(self, wanted: Self) -> bool {
         self >= wanted || planted!(SessionReadAtOnce)
@@ -66,21 +67,20 @@ impl Revision {
 }
 
 impl Index {
-    /// The position after this one.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
     }
 }
 
-/// A moment on a member's own clock: nanoseconds since some origin, on a clock that never goes back and
-/// counts on while the machine sleeps (`CLOCK_BOOTTIME`). Moments of different members mean nothing to
-/// each other.
+/// An instant on a member's own clock: nanoseconds since some origin. The clock is monotonic and
+/// goes on while the machine sleeps (`CLOCK_BOOTTIME`). Instants of different members are not
+/// comparable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(pub u64);
 
 impl Moment {
-    /// So much later.
+    /// This instant plus `duration`.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -106,23 +106,22 @@ pub enum EntryKind {
 /// One entry of the replicated log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it stands.
     pub index: Index,
     /// The term of the leader that created it.
     pub term: Term,
     /// How to read `data`.
     pub kind: EntryKind,
-    /// Names the proposal, so that the member that made it can answer its caller. Empty if nobody waits.
+    /// Identifies the proposal, so that the member that made it can answer its caller. Empty if no
+    /// caller waits.
     pub context: Bytes,
     /// What to apply.
     pub data: Bytes,
 }
 
-/// What a member must never forget about elections (Raft thesis, figure 3.1), and how far it knew the
-/// log to be committed (a hint: it is not synced on its own).
+/// The state that a member must keep on disk for elections (Raft thesis, figure 3.1), and how far
+/// it knew the log to be committed (a hint: it is not synced on its own).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HardState {
-    /// The latest term seen.
     pub term: Term,
     /// The candidate that got this member's vote in `term`; `MemberId(0)` for none.
     pub vote: MemberId,

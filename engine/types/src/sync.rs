@@ -1,8 +1,10 @@
-//! What threads share state through: std's types, or those of a model checker that take their place.
+//! Synchronization primitives for state that threads share: those of std, or of a model checker in
+//! their place.
 //!
-//! With the feature `loom` the atomics are loom's, which tries every order in which loads may see stores. With `shuttle`
-//! atomics and locks are shuttle's, which tries many orders in which threads take turns. Both features are for `models`
-//! alone: outside of a model such types panic. Nothing that ships is built with either.
+//! With the feature `loom` the atomics are loom's, which tries every order in which loads may see
+//! stores. With `shuttle` atomics and locks are shuttle's, which tries many interleavings of
+//! threads. Both features are for `models` alone: outside a model such types panic. No build that
+//! ships enables either.
 
 #[cfg(feature = "loom")]
 pub use loom::sync::atomic;
