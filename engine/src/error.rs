@@ -16,7 +16,7 @@ pub enum StartError {
     /// The configuration cannot work.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
-    /// The data folder cannot be used.
+    /// The data directory cannot be used.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
     /// The folder's log cannot be used.
@@ -48,7 +48,8 @@ pub enum StartError {
     #[error(
         "the log in {path} ends at entry {last}, but the state machine has applied entry {applied}: \
          this log does not belong to this state. Restore the missing log, or move the whole data \
-         folder away, remove this member from the cluster and let it join again with an empty folder"
+         directory away, remove this member from the cluster and let it join again with an empty \
+         data directory"
     )]
     LogBehindState {
         /// Where the log lies.
@@ -76,7 +77,7 @@ pub enum StartError {
 impl StartError {
     /// What the member knew is damaged or may be incomplete: starting it again does not help, and it must
     /// not take part under its identity any more. It has to be removed from its cluster and to join
-    /// again with an empty folder.
+    /// again with an empty data directory.
     #[must_use]
     pub fn needs_replacement(&self) -> bool {
         match self {
@@ -107,7 +108,7 @@ impl StartError {
             Self::DataDir(error) => matches!(
                 error,
                 DataDirError::Io { .. }
-                    | DataDirError::NoFolder { .. }
+                    | DataDirError::NotADirectory { .. }
                     | DataDirError::Locked { .. }
                     | DataDirError::Newer { .. }
                     | DataDirError::Foreign { .. }
@@ -173,7 +174,8 @@ pub enum Fatal {
     Restart(Arc<StartError>),
     /// After an accepted loss the cluster goes on without writes that this member has.
     #[error(
-        "this member's history was given up: {0}. Its folder is refused from now on; let it join again with an empty one"
+        "this member's history was given up: {0}. Its data directory is refused from now on; let it \
+         join again with an empty one"
     )]
     GivenUp(Divergence),
     /// A thread of the member panicked: a bug.
@@ -247,7 +249,7 @@ mod tests {
             ))))),
             state(failed.clone()),
             state(no_space.clone()),
-            StartError::DataDir(DataDirError::NoFolder {
+            StartError::DataDir(DataDirError::NotADirectory {
                 path: "/data".into(),
                 file: "/data".into(),
             }),

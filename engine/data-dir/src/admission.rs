@@ -1,23 +1,19 @@
-//! Whether a member may take part with its folder. What decides is `crate::marks`; this reads and writes.
+//! Whether a member may take part with its data directory. `crate::marks` decides; this module
+//! reads and writes the files.
 
 use super::{DataDir, DataDirError};
 use crate::marks::{Beginning, Marks, PowerMark, Unfit};
 
 impl DataDir {
-    /// Refuses a folder whose history the cluster has given up, or whose member may have acknowledged what is no longer in it.
-    ///
-    /// # Errors
-    /// [`DataDirError::GivenUp`], [`DataDirError::Suspect`], or the file system refused.
+    /// Refuses a data directory whose history the cluster has given up, or from which acknowledged
+    /// writes may be missing.
     pub fn check(&self) -> Result<(), DataDirError> {
         let (marks, boot_id) = self.marks(false)?;
         marks.check(&boot_id).map_err(|unfit| self.refused(unfit))
     }
 
-    /// A member begins with this folder, and acknowledges before its disk has it if it is `memory_first`; to be called
-    /// before anything of the folder is opened.
-    ///
-    /// # Errors
-    /// As [`DataDir::check`].
+    /// Records that a member starts with this data directory; with `memory_first` it acknowledges
+    /// writes before they are on its disk. Call this before anything in the directory is opened.
     pub fn begin(&self, memory_first: bool) -> Result<Beginning, DataDirError> {
         let (marks, boot_id) = self.marks(memory_first)?;
         let begun = marks.begin(&boot_id, memory_first);
@@ -28,26 +24,17 @@ impl DataDir {
         Ok(beginning)
     }
 
-    /// See [`PowerMark::loss_accepted`].
-    ///
-    /// # Errors
-    /// The file system refused.
+    /// Records [`PowerMark::loss_accepted`].
     pub fn accept_lost_writes(&self) -> Result<(), DataDirError> {
         self.write_power_mark(&PowerMark::loss_accepted(&self.boot_id()?))
     }
 
-    /// See [`PowerMark::started`].
-    ///
-    /// # Errors
-    /// The file system refused.
+    /// Records [`PowerMark::started`].
     pub fn mark_started(&self) -> Result<(), DataDirError> {
         self.change_power_mark(PowerMark::started)
     }
 
-    /// See [`PowerMark::ended`].
-    ///
-    /// # Errors
-    /// The file system refused.
+    /// Records [`PowerMark::ended`].
     pub fn mark_ended(&self) -> Result<(), DataDirError> {
         self.change_power_mark(PowerMark::ended)
     }
@@ -62,8 +49,8 @@ impl DataDir {
         }
     }
 
-    /// The marks, and under which start of the machine that is. Nothing is asked of the machine where nothing depends on it, and
-    /// of a history that was given up nothing else counts.
+    /// The marks, and the boot id of the machine. The boot id is read only if the decision depends
+    /// on it: a history that was given up is refused whatever the power mark is.
     fn marks(&self, memory_first: bool) -> Result<(Marks, String), DataDirError> {
         let given_up = self.given_up()?;
         let power = match given_up {
@@ -91,13 +78,13 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn folder() -> (tempfile::TempDir, DataDir) {
+    fn opened() -> (tempfile::TempDir, DataDir) {
         let directory = tempfile::tempdir().unwrap();
-        let folder = DataDir::open(directory.path()).unwrap();
-        (directory, folder)
+        let data_dir = DataDir::open(directory.path()).unwrap();
+        (directory, data_dir)
     }
 
-    /// As if the machine had been started again.
+    /// Makes the mark one of an earlier boot of the machine.
     fn pretend_another_boot(directory: &Path) {
         let mark = directory.join("power.toml");
         let text = std::fs::read_to_string(&mark).unwrap();
@@ -105,71 +92,72 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_syncs_leaves_no_mark() {
-        let (directory, folder) = folder();
-        assert!(!folder.begin(false).unwrap().acknowledged_unsynced);
-        folder.mark_ended().unwrap();
-        folder.mark_started().unwrap();
-        folder.check().unwrap();
+    fn a_member_with_fsync_leaves_no_mark() {
+        let (directory, data_dir) = opened();
+        assert!(!data_dir.begin(false).unwrap().acknowledged_unsynced);
+        data_dir.mark_ended().unwrap();
+        data_dir.mark_started().unwrap();
+        data_dir.check().unwrap();
         assert!(!directory.path().join("power.toml").exists());
     }
 
-    /// It meets those who lost writes long after: nobody accepts a loss and leaves all settings as they were.
+    /// It may still meet members that lost writes: a loss can be accepted long after the settings
+    /// changed.
     #[test]
-    fn what_was_memory_first_once_is_known_for_good() {
-        let (_directory, folder) = folder();
-        folder.begin(true).unwrap();
-        folder.mark_ended().unwrap();
-        folder.mark_started().unwrap();
-        assert!(folder.begin(false).unwrap().acknowledged_unsynced);
+    fn a_member_that_once_was_memory_first_stays_marked() {
+        let (_directory, data_dir) = opened();
+        data_dir.begin(true).unwrap();
+        data_dir.mark_ended().unwrap();
+        data_dir.mark_started().unwrap();
+        assert!(data_dir.begin(false).unwrap().acknowledged_unsynced);
     }
 
     #[test]
     fn another_boot_without_a_clean_end_makes_it_suspect() {
-        let (directory, folder) = folder();
-        folder.begin(true).unwrap();
-        folder.check().unwrap();
+        let (directory, data_dir) = opened();
+        data_dir.begin(true).unwrap();
+        data_dir.check().unwrap();
         pretend_another_boot(directory.path());
-        let refused = folder.check().unwrap_err().to_string();
+        let refused = data_dir.check().unwrap_err().to_string();
         assert!(refused.contains("--accept-lost-writes"), "{refused}");
-        folder.begin(true).unwrap_err();
-        // A person decides to go on with what is there, for one start.
-        folder.accept_lost_writes().unwrap();
-        folder.check().unwrap();
-        assert!(folder.begin(true).unwrap().lost_writes_accepted);
-        folder.mark_started().unwrap();
-        assert!(!folder.begin(true).unwrap().lost_writes_accepted);
-        folder.mark_ended().unwrap();
+        data_dir.begin(true).unwrap_err();
+        // A person accepts the loss, for one start.
+        data_dir.accept_lost_writes().unwrap();
+        data_dir.check().unwrap();
+        assert!(data_dir.begin(true).unwrap().lost_writes_accepted);
+        data_dir.mark_started().unwrap();
+        assert!(!data_dir.begin(true).unwrap().lost_writes_accepted);
+        data_dir.mark_ended().unwrap();
         pretend_another_boot(directory.path());
-        folder.check().unwrap();
+        data_dir.check().unwrap();
     }
 
     #[test]
     fn a_failed_sync_makes_it_suspect_under_the_same_boot() {
-        let (_directory, folder) = folder();
-        folder.begin(true).unwrap();
-        folder.power_guard().mark_suspect().unwrap();
-        folder.check().unwrap_err();
+        let (_directory, data_dir) = opened();
+        data_dir.begin(true).unwrap();
+        data_dir.power_guard().mark_suspect().unwrap();
+        data_dir.check().unwrap_err();
     }
 
     #[test]
-    fn a_folder_whose_history_was_given_up_stays_refused_and_says_why() {
-        let (directory, folder) = folder();
-        folder.check().unwrap();
-        folder.history_guard().give_up("entry 7 differs").unwrap();
-        drop(folder);
+    fn a_given_up_history_stays_refused_with_its_reason() {
+        let (directory, data_dir) = opened();
+        data_dir.check().unwrap();
+        data_dir.history_guard().give_up("entry 7 differs").unwrap();
+        drop(data_dir);
         for _ in 0..2 {
-            let folder = DataDir::open(directory.path()).unwrap();
-            let refused = folder.check().unwrap_err().to_string();
+            let data_dir = DataDir::open(directory.path()).unwrap();
+            let refused = data_dir.check().unwrap_err().to_string();
             assert!(refused.contains("entry 7 differs"), "{refused}");
             assert!(refused.contains("join again"), "{refused}");
         }
-        // A power loss leaves names, and may leave nothing behind them.
+        // After a power loss a file may be there without its content.
         std::fs::write(directory.path().join("given-up"), [0xff]).unwrap();
-        let folder = DataDir::open(directory.path()).unwrap();
-        folder.check().unwrap_err();
-        // What a person accepts of a power loss is another matter.
-        folder.accept_lost_writes().unwrap();
-        folder.check().unwrap_err();
+        let data_dir = DataDir::open(directory.path()).unwrap();
+        data_dir.check().unwrap_err();
+        // Accepting a power loss does not bring back a history that was given up.
+        data_dir.accept_lost_writes().unwrap();
+        data_dir.check().unwrap_err();
     }
 }

@@ -1,7 +1,8 @@
-//! The file that says that a member's history was given up.
+//! The file that records that a member's history was given up.
 //!
-//! After an accepted loss (`dengine recover --accept-lost-writes`) the cluster may go on without entries that this member
-//! has. It must take no part then, whatever its folder says otherwise.
+//! After an accepted loss (`dengine recover --accept-lost-writes`) the cluster may go on without
+//! entries that this member has. The member must not take part then, whatever else its data
+//! directory holds.
 
 use super::{DataDir, DataDirError, read_file, write_file};
 use std::io;
@@ -9,31 +10,33 @@ use std::path::PathBuf;
 
 const RECORD: &str = "given-up";
 
-/// Notes that a member's history was given up, from a thread that does not hold the folder.
+/// Records that a member's history was given up, from a thread that does not hold the [`DataDir`].
 #[derive(Clone, Debug)]
 pub struct HistoryGuard {
     path: PathBuf,
 }
 
 impl HistoryGuard {
-    /// From now on the folder is refused, and `reason` says why.
+    /// Has every later start refuse the data directory with `reason`.
     ///
     /// # Errors
-    /// The file system refused. If the member starts again, it will find out again.
+    ///
+    /// The file system refused. The member meets the contradiction again at its next start.
     pub fn give_up(&self, reason: &str) -> io::Result<()> {
         write_file(&self.path, RECORD, &format!("{reason}\n"))
     }
 }
 
 impl DataDir {
-    /// What notes that this folder's history was given up.
+    /// A handle that can record that this history was given up.
     #[must_use]
     pub fn history_guard(&self) -> HistoryGuard {
         let path = self.path.clone();
         HistoryGuard { path }
     }
 
-    /// Why its history was given up, if it was: that the file is there is enough, whatever became of its content.
+    /// Why the history was given up, if it was. The presence of the file is enough, because a power
+    /// loss may have taken its content.
     pub(super) fn given_up(&self) -> Result<Option<String>, DataDirError> {
         let reason = read_file(&self.path, RECORD)
             .map_err(|error| self.failed("read whether its history was given up", error))?;

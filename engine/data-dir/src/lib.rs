@@ -1,15 +1,16 @@
-//! A member's data folder: who it is, what lies where, and that nobody else is using it.
+//! A member's data directory: its layout, the identity of its member, and a lock against a second
+//! process.
 //!
 //! ```text
-//! folder.toml   format version, folder id and, once it has one, the identity
-//! given-up      there only once the cluster goes on without writes that this member has; says which
+//! folder.toml   format version, folder id and, after a bootstrap or join, the identity
+//! given-up      present if the cluster goes on without writes of this member; names one
 //! log/          the write-ahead log
-//! power.toml    with `memory-first`: under which boot of the machine the member ran, and how it ended
+//! power.toml    with `memory-first`: under which boot the member ran, and how it ended
 //! state/        the state machine (RocksDB)
-//! snapshot/     snapshots on their way in and out; see [`snapshots`]
+//! snapshot/     snapshots that are received and sent; see [`snapshots`]
 //! ```
-//! `folder.toml` is the commit point of becoming a member: what lies in `log/` and `state/` without an
-//! identity in it is left over from a bootstrap that was cut short, and takes part in nothing.
+//! `folder.toml` is the commit point of becoming a member: without an identity in it, `log/` and
+//! `state/` are left over from an interrupted bootstrap and are not used.
 
 mod admission;
 mod history;
@@ -33,109 +34,92 @@ const RECORD_NEW: &str = "folder.toml.new";
 const LOG: &str = "log";
 const STATE: &str = "state";
 
-/// Why a data folder cannot be used. It is unchanged.
+/// Why a data directory cannot be used. It was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
-    /// The file system refused something.
-    #[error("data folder {path}: cannot {what}: {source}")]
+    #[error("data directory {path}: cannot {what}: {source}")]
     Io {
-        /// Which folder.
         path: PathBuf,
-        /// What was tried.
         what: &'static str,
-        /// Why it failed.
         source: io::Error,
     },
-    /// A file lies there, or where a folder above it should be.
-    #[error("data folder {path} can not be made: {file} is no folder. Choose another --data-dir")]
-    NoFolder {
-        /// Which folder.
+    /// A file is in the place of the directory or of one of its parents.
+    #[error(
+        "data directory {path} can not be created: {file} is not a directory. Choose another \
+         --data-dir"
+    )]
+    NotADirectory {
         path: PathBuf,
         /// What is in its way.
         file: PathBuf,
     },
-    /// Two processes on one folder would destroy it.
+    /// Two processes in one data directory would destroy it.
     #[error(
-        "data folder {path} is in use by another process; stop that one, or choose another --data-dir"
+        "data directory {path} is in use by another process; stop that one, or choose another \
+         --data-dir"
     )]
-    Locked {
-        /// Which folder.
-        path: PathBuf,
-    },
+    Locked { path: PathBuf },
     /// A newer dengine wrote it.
     #[error(
-        "data folder {path} has format {found}, this dengine reads up to {FORMAT}: run the newer dengine"
+        "data directory {path} has format {found}, this dengine reads up to {FORMAT}: run the \
+         newer dengine"
     )]
-    Newer {
-        /// Which folder.
-        path: PathBuf,
-        /// Its format.
-        found: u32,
-    },
+    Newer { path: PathBuf, found: u32 },
     /// The record does not parse, or lacks something.
     #[error(
-        "{path} is damaged: {reason}. Restore it from a backup, or move the whole data folder away and \
-         let the member join again with an empty one"
+        "{path} is damaged: {reason}. Restore it from a backup, or move the whole data directory \
+         away and let the member join again with an empty one"
     )]
-    Damaged {
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A `memory-first` member whose machine lost power: it may have forgotten what it acknowledged.
+    Damaged { path: PathBuf, reason: String },
+    /// The machine of a `memory-first` member lost power: writes that it acknowledged may be
+    /// missing.
     #[error(
-        "the member in {path} acknowledged writes before they were on its disk (durability memory-first), and \
-         since then the machine has lost power or its disk has failed: some may be missing here. Remove this member from the cluster and \
-         let it join again with an empty folder. Only if a majority of the voters is in this state, so that \
-         the cluster cannot go on: run `dengine recover --data-dir {path} --accept-lost-writes` for each of \
+        "the member in {path} acknowledged writes before they were on its disk (durability \
+         memory-first), and since then the machine has lost power or its disk has failed: some may \
+         be missing here. Remove this member from the cluster and let it join again with an empty \
+         data directory. Only if a majority of the voters is in this state, so that the cluster \
+         cannot go on: run `dengine recover --data-dir {path} --accept-lost-writes` for each of \
          them"
     )]
-    Suspect {
-        /// Which folder.
-        path: PathBuf,
-    },
-    /// After an accepted loss the cluster goes on without writes that are in this folder.
+    Suspect { path: PathBuf },
+    /// After an accepted loss the cluster goes on without writes that are in this data directory.
     #[error(
-        "the history in data folder {path} was given up: {reason}. This member must not take part any more. If you need what \
-         only it has, keep a copy of the folder; then remove this member from the cluster and let it join again with an empty \
-         folder. The operator does that by itself. If nobody accepted lost writes in this cluster, something else posed as its \
-         leader: keep strangers from the members' port, copy the folders of all members while none of them runs, and only then \
-         delete the file given-up in the folder, and start it again"
+        "the history in data directory {path} was given up: {reason}. This member must not take \
+         part any more. If you need what only it has, keep a copy of it; then remove this member \
+         from the cluster and let it join again with an empty data directory. The operator does \
+         that by itself. If nobody accepted lost writes in this cluster, something else posed as \
+         its leader: keep strangers from the members' port, copy the data directories of all \
+         members while none of them runs, and only then delete the file given-up in this one and \
+         start the member again"
     )]
     GivenUp {
-        /// Which folder.
         path: PathBuf,
         /// How the member found out.
         reason: String,
     },
-    /// There is data, but no record that says whose.
+    /// The directory holds data, but no record of its member.
     #[error(
-        "data folder {path} holds {found} but no {RECORD}: it is not a dengine folder, or its record \
-         was deleted. Choose an empty folder, or restore the record"
+        "data directory {path} holds {found} but no {RECORD}: it is not one of dengine, or its \
+         record was deleted. Choose an empty directory, or restore the record"
     )]
     Foreign {
-        /// Which folder.
         path: PathBuf,
-        /// The first thing found in it.
+        /// The first name found in the directory.
         found: String,
     },
 }
 
-/// An open data folder, locked until it is dropped.
+/// An open data directory, locked until it is dropped.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
     record: Record,
-    /// Carries the lock.
+    /// Holds the lock.
     _directory: File,
 }
 
 impl DataDir {
-    /// Opens a folder; an empty or missing one is made and draws its id.
-    ///
-    /// # Errors
-    /// The folder is in use, of a newer format, damaged, or not ours.
+    /// Opens a data directory; a missing or empty one is initialized with a new folder id.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let failed = |what| {
             move |source| DataDirError::Io {
@@ -167,38 +151,33 @@ impl DataDir {
         })
     }
 
-    /// Drawn at random when the folder was first opened.
+    /// Drawn at random when the directory was first opened.
     #[must_use]
     pub fn folder_id(&self) -> &str {
         &self.record.folder_id
     }
 
-    /// Who this folder is, if it was ever told.
+    /// Which member this is, after a bootstrap or join.
     #[must_use]
     pub fn identity(&self) -> Option<Identity> {
         self.record.identity
     }
 
-    /// Where the log lies.
     #[must_use]
     pub fn log_path(&self) -> PathBuf {
         self.path.join(LOG)
     }
 
-    /// Where the state machine lies.
     #[must_use]
     pub fn state_path(&self) -> PathBuf {
         self.path.join(STATE)
     }
 
-    /// Removes what a bootstrap that was cut short left behind. Only without an identity: before it,
-    /// nothing in the folder was ever promised to anybody.
-    ///
-    /// # Errors
-    /// The file system refused.
+    /// Removes what an interrupted bootstrap left behind. That is safe only without an identity:
+    /// before the identity is recorded, nothing in the directory was acknowledged to anyone.
     ///
     /// # Panics
-    /// The folder has an identity.
+    /// The directory has an identity.
     pub fn discard_leftovers(&self) -> Result<(), DataDirError> {
         assert!(
             self.record.identity.is_none(),
@@ -216,13 +195,15 @@ impl DataDir {
         Ok(())
     }
 
-    /// Makes the folder this member's, durably.
+    /// Records durably that this data directory belongs to the member `identity`.
     ///
     /// # Errors
-    /// The file system refused; the folder has no identity then.
+    ///
+    /// The file system refused; the directory has no identity then.
     ///
     /// # Panics
-    /// The folder is another member's already.
+    ///
+    /// It has an identity already.
     pub fn adopt(&mut self, identity: Identity) -> Result<(), DataDirError> {
         assert!(
             self.identity().is_none_or(|old| old == identity),
@@ -247,11 +228,12 @@ impl DataDir {
     }
 }
 
-/// The system's words are "File exists" or "Not a directory", and don't say which of them.
+/// The system's error ("File exists" or "Not a directory") does not name the path that is in the
+/// way.
 fn not_made(path: &Path, source: io::Error) -> DataDirError {
     let there = path.ancestors().find(|it| it.symlink_metadata().is_ok());
     match there.filter(|it| !it.is_dir()) {
-        Some(file) => DataDirError::NoFolder {
+        Some(file) => DataDirError::NotADirectory {
             path: path.to_owned(),
             file: file.to_owned(),
         },
@@ -277,7 +259,8 @@ fn lock(directory: &File, path: &Path) -> Result<(), DataDirError> {
     })
 }
 
-/// A volume's own file system may bring a `lost+found`; an interrupted first start, a new record.
+/// A volume's own file system may contain a `lost+found`, and an interrupted first start leaves a
+/// new record.
 fn refuse_foreign(path: &Path) -> Result<(), DataDirError> {
     let failed = |source| DataDirError::Io {
         path: path.to_owned(),
@@ -296,22 +279,23 @@ fn refuse_foreign(path: &Path) -> Result<(), DataDirError> {
     Ok(())
 }
 
-fn refused(folder: &Path, error: RecordError) -> DataDirError {
+fn refused(dir: &Path, error: RecordError) -> DataDirError {
     match error {
         RecordError::Newer(found) => DataDirError::Newer {
-            path: folder.to_owned(),
+            path: dir.to_owned(),
             found,
         },
         RecordError::Damaged(reason) => DataDirError::Damaged {
-            path: folder.join(RECORD),
+            path: dir.join(RECORD),
             reason,
         },
     }
 }
 
-/// The content of a small file of the folder, if it is there; of one that is too long, no more than shows that.
-fn read_file(folder: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
-    let file = match File::open(folder.join(name)) {
+/// The content of a small file, if it exists; a file that is too long is cut, which its checksum
+/// detects.
+fn read_file(dir: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
+    let file = match File::open(dir.join(name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
@@ -320,14 +304,14 @@ fn read_file(folder: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Replaces a small file of the folder as a whole, durably.
-fn write_file(folder: &Path, name: &str, text: &str) -> io::Result<()> {
-    let new = folder.join(format!("{name}.new"));
+/// Replaces a small file atomically and durably.
+fn write_file(dir: &Path, name: &str, text: &str) -> io::Result<()> {
+    let new = dir.join(format!("{name}.new"));
     let mut file = File::create(&new)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    std::fs::rename(&new, folder.join(name))?;
-    sync_folder(folder)
+    std::fs::rename(&new, dir.join(name))?;
+    sync_folder(dir)
 }
 
 #[cfg(test)]
@@ -341,7 +325,7 @@ mod tests {
         member_id: MemberId(7),
     };
 
-    fn folder() -> tempfile::TempDir {
+    fn temp_dir() -> tempfile::TempDir {
         tempfile::tempdir().unwrap()
     }
 
@@ -350,8 +334,8 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_survives_and_the_folder_id_stays() {
-        let dir = folder();
+    fn the_identity_and_the_folder_id_survive_a_restart() {
+        let dir = temp_dir();
         let mut first = DataDir::open(dir.path()).unwrap();
         let id = first.folder_id().to_owned();
         assert_eq!(first.identity(), None);
@@ -365,36 +349,36 @@ mod tests {
     }
 
     #[test]
-    fn a_wiped_folder_is_another_one() {
-        let dir = folder();
+    fn a_wiped_data_directory_gets_a_new_folder_id() {
+        let dir = temp_dir();
         let id = DataDir::open(dir.path()).unwrap().folder_id().to_owned();
         std::fs::remove_file(dir.path().join(RECORD)).unwrap();
         assert_ne!(DataDir::open(dir.path()).unwrap().folder_id(), id);
     }
 
     #[test]
-    fn two_processes_never_share_a_folder() {
-        let dir = folder();
+    fn a_data_directory_is_locked_against_a_second_process() {
+        let dir = temp_dir();
         let _open = DataDir::open(dir.path()).unwrap();
         assert!(refusal(dir.path()).contains("in use by another process"));
     }
 
     #[test]
-    fn a_file_in_the_place_of_a_folder_is_named() {
-        let dir = folder();
+    fn a_file_in_the_way_of_the_data_directory_is_named() {
+        let dir = temp_dir();
         let file = dir.path().join("data");
         std::fs::write(&file, "dear").unwrap();
         for path in [file.clone(), file.join("a"), file.join("a/b")] {
             let refused = refusal(&path);
-            let named = format!("{} is no folder", file.display());
+            let named = format!("{} is not a directory", file.display());
             assert!(refused.contains(&named), "{refused}");
         }
         assert_eq!(std::fs::read(&file).unwrap(), b"dear");
     }
 
     #[test]
-    fn foreign_newer_and_damaged_folders_are_refused_and_unchanged() {
-        let dir = folder();
+    fn foreign_newer_and_damaged_data_directories_are_refused_and_unchanged() {
+        let dir = temp_dir();
         std::fs::write(dir.path().join("letters.txt"), "dear").unwrap();
         assert!(refusal(dir.path()).contains("letters.txt but no folder.toml"));
         std::fs::remove_file(dir.path().join("letters.txt")).unwrap();

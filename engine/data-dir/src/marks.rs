@@ -1,35 +1,40 @@
-//! What a data folder says of its member's past, beside log and state, and whether the member may take part with it.
+//! Marks in a data directory about how its member ended, and whether the member may take part with
+//! it.
 //!
-//! A `memory-first` member acknowledges writes before they are on its disk. If the machine lost power since, it may have
-//! acknowledged what it no longer has; if it voted or answered for the cluster again, an acknowledged write could be lost
-//! although a majority had it. A mark says under which start of the machine the member ran, and how it ended. Another says
-//! that the cluster has given this member's history up.
+//! A `memory-first` member acknowledges writes before they are on its disk. If the machine lost
+//! power since, acknowledged writes may be missing; if the member then voted or acknowledged again,
+//! an acknowledged write could be lost although a majority had it. The power mark records under
+//! which boot of the machine the member ran, and how it ended. The other mark records that the
+//! cluster has given this member's history up.
 //!
-//! What is read and written, and when, is decided here; `dengine-data-dir` knows the files, and the simulator has none.
+//! This module decides what is written and when; `dengine-data-dir` stores it in files, and the
+//! simulator keeps it in memory.
 
 use dengine_planted::planted;
 use serde::{Deserialize, Serialize};
 
-/// In place of a boot id: no start of a machine has this one.
+/// In place of a boot id; equals the id of no boot.
 const SYNC_FAILED: &str = "none, a sync failed";
 
-/// What tells whether a `memory-first` member may have lost what it acknowledged; there is one while such a member runs
-/// and if one ever ran.
+/// Whether a `memory-first` member may have lost writes that it acknowledged. The mark exists from
+/// the first start with `memory-first` on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerMark {
-    /// Of the machine's start under which the member ran.
+    /// The boot id of the machine under which the member ran.
     pub boot_id: String,
-    /// The member ended with everything on disk, or a person has accepted what may be missing.
+    /// Everything acknowledged was on disk when the member ended, or a person has accepted the
+    /// loss.
     pub clean: bool,
-    /// A person has accepted that writes are lost, and the member has not started since.
+    /// A person has accepted that writes are lost, and the member has not started since then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lost_writes_accepted: bool,
 }
 
 impl PowerMark {
-    /// What was acknowledged may not be on the disk any more, whatever becomes of the machine. It need not be durable, and
-    /// the disk that failed may not be able to: another boot makes the folder suspect anyway.
+    /// Acknowledged writes may be missing on the disk, even if the machine does not lose power.
+    /// This mark need not be durable, and the failed disk may refuse it: after a reboot the data
+    /// directory is suspect anyway.
     #[must_use]
     pub fn sync_failed() -> Self {
         Self {
@@ -39,8 +44,8 @@ impl PowerMark {
         }
     }
 
-    /// A person has decided to go on without what may be missing: the member may start, also if its log lost more than its
-    /// state.
+    /// A person has accepted the loss of what may be missing: the member may start, even if its log
+    /// lost more than its state.
     #[must_use]
     pub fn loss_accepted(boot_id: &str) -> Self {
         Self {
@@ -50,7 +55,8 @@ impl PowerMark {
         }
     }
 
-    /// The member has started from what there was: the next loss is another one.
+    /// The member has started after an accepted loss, so that a later loss has to be accepted
+    /// again.
     #[must_use]
     pub fn started(self) -> Self {
         Self {
@@ -59,7 +65,7 @@ impl PowerMark {
         }
     }
 
-    /// Everything that was acknowledged is on disk, and nothing more will be acknowledged early.
+    /// Everything that was acknowledged is on disk, and nothing more is acknowledged before it is.
     #[must_use]
     pub fn ended(self) -> Self {
         Self {
@@ -76,41 +82,39 @@ impl PowerMark {
     }
 }
 
-/// All marks of a folder.
+/// All marks of a data directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// The cluster goes on without what this member has; how it found out.
+    /// Why the history of this member was given up, if it was.
     pub given_up: Option<String>,
-    /// Whether it may have lost what it acknowledged.
+    /// Present if the member is or was `memory-first`.
     pub power: Option<PowerMark>,
 }
 
-/// Why a member must not take part with its folder.
+/// Why a member must not take part with its data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// Its history was given up; how it found out.
+    /// Its history was given up, with the reason.
     GivenUp(String),
-    /// It may have lost what it acknowledged.
+    /// Writes that it acknowledged may be missing.
     Suspect,
 }
 
-/// As what a member begins.
+/// The conditions under which a member starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beginning {
-    /// What has to be on disk before it acknowledges anything, also if it is there already: nobody knows how durable that is.
+    /// The mark that must be on disk before the member acknowledges anything. It is written even if
+    /// it is there already, because that one may not be durable.
     pub mark: Option<PowerMark>,
-    /// A person has accepted that writes are lost, and it has not started since.
+    /// A person has accepted that writes are lost, and the member has not started since then.
     pub lost_writes_accepted: bool,
-    /// It acknowledges before its disk has it, or once did, so that the cluster may have lost what it acknowledged, and a
-    /// person may have accepted that.
+    /// The member acknowledges before its disk has the write, or once did: the cluster may have
+    /// lost such writes, and a person may have accepted that.
     pub acknowledged_unsynced: bool,
 }
 
 impl Marks {
-    /// Whether a member may take part with this folder, on a machine whose present start has this id.
-    ///
-    /// # Errors
-    /// Why not.
+    /// Whether a member may take part with this data directory on a machine with this boot id.
     pub fn check(&self, boot_id: &str) -> Result<(), Unfit> {
         if let Some(reason) = &self.given_up
             && !planted!(GivenUpHistoryStarts)
@@ -123,10 +127,8 @@ impl Marks {
         }
     }
 
-    /// A member begins with this folder, and acknowledges before its disk has it if it is `memory_first`.
-    ///
-    /// # Errors
-    /// As [`Marks::check`].
+    /// Checks the marks, and decides under which conditions the member starts. With `memory_first`
+    /// it acknowledges writes before they are on its disk.
     pub fn begin(&self, boot_id: &str, memory_first: bool) -> Result<Beginning, Unfit> {
         self.check(boot_id)?;
         let power = self.power.as_ref();
@@ -160,7 +162,7 @@ mod tests {
         }
     }
 
-    /// Begins under this start of the machine; what the folder says then.
+    /// Begins under this boot id and stores the mark.
     fn begin(marks: &mut Marks, boot_id: &str, memory_first: bool) -> Beginning {
         let beginning = marks.begin(boot_id, memory_first).expect("it may");
         marks.power = beginning.mark.clone().or(marks.power.take());
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn who_syncs_what_it_acknowledges_leaves_no_mark() {
+    fn a_member_with_fsync_leaves_no_mark() {
         let mut marks = Marks::default();
         let beginning = begin(&mut marks, "a", false);
         assert!(!beginning.lost_writes_accepted && !beginning.acknowledged_unsynced);
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn only_another_boot_without_a_clean_end_makes_a_folder_suspect() {
+    fn only_a_reboot_without_a_clean_end_makes_it_suspect() {
         for (marks, expected) in [
             (marked("a", false), Ok(())),
             (marked("a", true), Ok(())),
@@ -192,9 +194,9 @@ mod tests {
         }
     }
 
-    /// The kernel may have dropped what it could not write.
+    /// The kernel may have dropped pages that it could not write.
     #[test]
-    fn after_a_failed_sync_a_folder_is_suspect_under_every_boot() {
+    fn a_failed_sync_makes_it_suspect_under_every_boot() {
         let mut marks = Marks::default();
         begin(&mut marks, "a", true);
         marks.power = Some(PowerMark::sync_failed());
@@ -203,9 +205,9 @@ mod tests {
         }
     }
 
-    /// It is written at each start, for the last one may not be on disk yet.
+    /// The mark is written at each start, because the last one may not be on disk yet.
     #[test]
-    fn every_start_marks_the_folder_anew() {
+    fn every_start_writes_the_mark_again() {
         let mut marks = marked("a", true);
         for boot_id in ["b", "b"] {
             let beginning = begin(&mut marks, boot_id, true);
@@ -223,14 +225,18 @@ mod tests {
         for _ in 0..2 {
             assert!(begin(&mut marks, "b", true).lost_writes_accepted);
         }
-        assert_eq!(marks.check("c"), Err(Unfit::Suspect), "it is another loss");
+        assert_eq!(
+            marks.check("c"),
+            Err(Unfit::Suspect),
+            "a later loss is not accepted"
+        );
         marks.power = marks.power.map(PowerMark::started);
         assert!(!begin(&mut marks, "b", true).lost_writes_accepted);
     }
 
-    /// The mark of what it acknowledged early stays what it was, and so does the suspicion.
+    /// After a change to fsync the mark stays, and so does the suspicion.
     #[test]
-    fn a_change_of_durability_forgets_nothing() {
+    fn a_change_of_durability_keeps_the_mark() {
         let mut marks = marked("a", false);
         let beginning = begin(&mut marks, "a", false);
         assert!(beginning.acknowledged_unsynced);
@@ -242,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_accepts_does_not_bring_back_a_history_that_was_given_up() {
+    fn an_accepted_loss_does_not_bring_back_a_given_up_history() {
         let mut marks = marked("a", true);
         marks.given_up = Some("entry 7 differs".to_owned());
         let refused = Err(Unfit::GivenUp("entry 7 differs".to_owned()));

@@ -1,13 +1,13 @@
-//! The file that tells whether a `memory-first` member may have lost what it acknowledged.
+//! The file that records whether a `memory-first` member may have lost writes that it acknowledged.
 //!
-//! What it means, and when it is written, is in `crate::marks`. The kernel's boot id tells whether the machine lost
-//! power: as long as it is the same, what was written is taken to be there still, unless a sync failed, for then the kernel may have
-//! dropped it.
+//! `crate::marks` defines its meaning and when it is written. The kernel's boot id tells whether
+//! the machine lost power: as long as it is the same, writes are assumed to be still there, unless
+//! a sync failed, after which the kernel may have dropped them.
 //!
-//! That is all that is known. Nothing tells the next start of what the kernel drops when no process is left to be told: if the
-//! file system was detached by force, or could not write back what a killed process had left unsynced, the boot id is the same and the
-//! member is trusted although it lacks what it acknowledged. So it is if a sync failed and the disk refused the mark as well;
-//! then only the log of the process says so.
+//! The boot id does not cover everything. If the file system was detached by force, or the kernel
+//! could not write back what a killed process had left unsynced, the boot id is the same and the
+//! member is trusted although it lacks acknowledged writes. The same holds if a sync failed and the
+//! disk refused the mark as well; then only the log of the process shows it.
 
 use super::{DataDir, DataDirError, read_file, write_file};
 use crate::marks::PowerMark;
@@ -17,18 +17,16 @@ use std::path::PathBuf;
 const RECORD: &str = "power.toml";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Marks a folder as suspect while its member runs, from a thread that does not hold the folder.
+/// Marks a data directory as suspect while its member runs, from a thread that does not hold the
+/// [`DataDir`].
 #[derive(Clone, Debug)]
 pub struct PowerGuard {
     path: PathBuf,
 }
 
 impl PowerGuard {
-    /// What was acknowledged may not be on the disk any more: from now on the folder is refused
-    /// ([`PowerMark::sync_failed`]).
-    ///
-    /// # Errors
-    /// The file system refused.
+    /// Records that acknowledged writes may be missing on the disk, so that later starts are
+    /// refused ([`PowerMark::sync_failed`]).
     pub fn mark_suspect(&self) -> io::Result<()> {
         let new = self.path.join(format!("{RECORD}.new"));
         std::fs::write(&new, encode_power_mark(&PowerMark::sync_failed()))?;
@@ -36,23 +34,23 @@ impl PowerGuard {
     }
 }
 
-/// The content of the file.
 #[must_use]
 pub fn encode_power_mark(mark: &PowerMark) -> String {
-    toml::to_string(mark).expect("a text and truths")
+    toml::to_string(mark).expect("a string and booleans can be encoded")
 }
 
-/// Reads the content of the file. It has no checksum: another boot id than the one that was written makes the
-/// folder suspect, which is safe.
+/// Parses the content of the file. It needs no checksum: a changed boot id makes the data directory
+/// suspect, which is safe.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+///
+/// What is wrong with it, as text.
 pub fn decode_power_mark(bytes: &[u8]) -> Result<PowerMark, String> {
     toml::from_slice(bytes).map_err(|error| error.to_string())
 }
 
 impl DataDir {
-    /// What marks this folder as suspect.
+    /// A handle that can mark this data directory as suspect.
     #[must_use]
     pub fn power_guard(&self) -> PowerGuard {
         let path = self.path.clone();
@@ -85,9 +83,9 @@ impl DataDir {
 mod tests {
     use super::*;
 
-    /// What is on disks already.
+    /// Files in this format exist on disks.
     #[test]
-    fn the_file_is_what_it_ever_was() {
+    fn the_format_of_the_file_is_stable() {
         for (mark, text) in [
             (
                 PowerMark::sync_failed(),

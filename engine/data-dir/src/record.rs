@@ -1,35 +1,32 @@
-//! `folder.toml`: what a data folder says of itself.
+//! `folder.toml`: the record of a data directory.
 
 use dengine_types::{ClusterId, MemberId};
 use serde::{Deserialize, Serialize};
 
-/// The version that this program writes, and the highest that it reads.
+/// The version that this program writes, and the highest one that it reads.
 pub const FORMAT: u32 = 1;
-/// Longer than any record: what is above it is not read.
+/// Longer than any record; no more of the file is read.
 pub(crate) const BYTES_MAX: u64 = 16 * 1024;
 
 const REMARK: &str =
     "# Who this data folder is. Never edit or copy it: two members with one identity lose data.";
-/// How the last line begins, in every format. The CRC-32C of all bytes before it follows, in hex.
+/// The beginning of the last line, in every format. The CRC-32C of all bytes before it follows, in
+/// hex.
 const SEAL: &str = "checksum = \"";
 
-/// Which member of which cluster a folder is. Given once, never changed.
+/// The member and cluster to which a data directory belongs. Set once, never changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The cluster.
     pub cluster_id: ClusterId,
-    /// The member.
     pub member_id: MemberId,
 }
 
-/// What `folder.toml` holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// [`FORMAT`].
     pub format: u32,
-    /// Drawn at random when the folder was first opened. Never empty.
+    /// Drawn at random when the directory was first opened. Never empty.
     pub folder_id: String,
-    /// Who the folder is, if it was ever told.
+    /// Which member this is, after a bootstrap or join.
     pub identity: Option<Identity>,
 }
 
@@ -39,12 +36,12 @@ pub enum RecordError {
     /// A newer dengine wrote it.
     #[error("format {0}, this dengine reads up to {FORMAT}")]
     Newer(u32),
-    /// It is not what was written, or no record at all.
+    /// The content is not what was written, or not a record at all.
     #[error("{0}")]
     Damaged(String),
 }
 
-/// The lines of format 1. Ids are text, because TOML's integers are signed.
+/// The lines of format 1. Ids are strings, because TOML's integers are signed.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Lines {
@@ -55,7 +52,6 @@ struct Lines {
 }
 
 impl Record {
-    /// The content of the file.
     #[must_use]
     pub fn encode(&self) -> String {
         let lines = Lines {
@@ -66,20 +62,22 @@ impl Record {
                 .map(|identity| identity.cluster_id.to_string()),
             member_id: self.identity.map(|identity| identity.member_id.to_string()),
         };
-        let lines = toml::to_string(&lines).expect("numbers and texts");
+        let lines = toml::to_string(&lines).expect("numbers and strings can be encoded");
         let text = format!("{REMARK}\n{lines}");
         let checksum = crc32c::crc32c(text.as_bytes());
         format!("{text}{SEAL}{checksum:08x}\"\n")
     }
 
-    /// Reads the content of the file.
+    /// Parses the content of the file.
     ///
     /// # Errors
-    /// [`RecordError`]: no other bytes than those that were written are taken for a record, so that a flipped
-    /// bit does not make one member another.
+    ///
+    /// [`RecordError`] if the checksum does not match: a flipped bit must not turn one member into
+    /// another.
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let table = unsealed(bytes)?;
-        // The version comes first: a newer record may hold lines that this program does not know.
+        // The version comes first: a newer record may contain lines that this program does not
+        // know.
         let format = table.get("format").and_then(toml::Value::as_integer);
         let format = format.ok_or_else(|| damaged("it has no format"))?;
         if format > i64::from(FORMAT) {
@@ -109,7 +107,7 @@ impl Record {
     }
 }
 
-/// What stands before the checksum, if that is right.
+/// The lines before the checksum, if it matches.
 fn unsealed(bytes: &[u8]) -> Result<toml::Table, RecordError> {
     let text = std::str::from_utf8(bytes).map_err(|error| damaged(error.to_string()))?;
     let (text, seal) = text
@@ -148,13 +146,13 @@ mod tests {
         }
     }
 
-    /// Lines with the checksum they should have.
+    /// `lines` with their checksum.
     fn sealed(lines: &str) -> String {
         format!("{lines}{SEAL}{:08x}\"\n", crc32c::crc32c(lines.as_bytes()))
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn records_round_trip() {
         let stranger = Record {
             identity: None,
             ..record()
@@ -165,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn no_flipped_bit_and_no_cut_makes_it_another_member() {
+    fn flipped_bits_and_truncation_are_damage() {
         let written = record().encode().into_bytes();
         for (byte, bit) in (0..written.len()).flat_map(|byte| (0..8).map(move |bit| (byte, bit))) {
             let mut bent = written.clone();
@@ -186,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_and_says_why() {
+    fn invalid_records_are_refused_with_the_reason() {
         for (lines, expected) in [
             ("folder_id = 'x'\n", "it has no format"),
             ("format = 1\n", "folder_id"),

@@ -1,11 +1,11 @@
-//! Where snapshots lie in a data folder, and how one becomes the state.
+//! Where snapshots are in a data directory, and how one becomes the state.
 //!
 //! ```text
-//! snapshot/incoming/      what is being received, put together by `dengine_snapshot::Staging`; at most one
-//! snapshot/outgoing/N/    a checkpoint that is being sent; at most one, removed when the member starts
+//! snapshot/incoming/      the snapshot that is received by `dengine_snapshot::Staging`; at most one
+//! snapshot/outgoing/N/    a checkpoint that is being sent; at most one, removed at startup
 //! state.old/              the state that a snapshot has replaced, until it is removed
 //! ```
-//! What is moved where, and when, is decided in `dengine_snapshot`.
+//! `dengine_snapshot` decides what is moved, and when.
 
 use super::{DataDir, DataDirError};
 use dengine_log::durable::sync_folder;
@@ -21,66 +21,60 @@ const INCOMING: &str = "incoming";
 const OUTGOING: &str = "outgoing";
 const STATE_OLD: &str = "state.old";
 
-/// Where snapshots of one member lie.
+/// The paths of a member's snapshots.
 #[derive(Clone, Debug)]
 pub struct SnapshotPaths {
-    folder: PathBuf,
+    dir: PathBuf,
     state: PathBuf,
 }
 
 impl DataDir {
-    /// Where snapshots lie.
     pub fn snapshot_paths(&self) -> SnapshotPaths {
         SnapshotPaths {
-            folder: self.path.clone(),
+            dir: self.path.clone(),
             state: self.state_path(),
         }
     }
 }
 
 impl SnapshotPaths {
-    /// Where one is being received.
+    /// The directory of a snapshot that is being received.
     pub fn incoming(&self) -> PathBuf {
-        self.folder.join(SNAPSHOT).join(INCOMING)
+        self.dir.join(SNAPSHOT).join(INCOMING)
     }
 
-    fn path(&self, folder: snapshot::Folder) -> PathBuf {
-        match folder {
+    fn path(&self, dir: snapshot::Folder) -> PathBuf {
+        match dir {
             snapshot::Folder::State => self.state.clone(),
-            snapshot::Folder::StateOld => self.folder.join(STATE_OLD),
+            snapshot::Folder::StateOld => self.dir.join(STATE_OLD),
             snapshot::Folder::Incoming => self.incoming(),
         }
     }
 
-    /// Where the one with this name is being sent from.
+    /// The directory of the checkpoint `name` that is being sent.
     pub fn outgoing(&self, name: &str) -> PathBuf {
-        self.folder.join(SNAPSHOT).join(OUTGOING).join(name)
+        self.dir.join(SNAPSHOT).join(OUTGOING).join(name)
     }
 
-    /// Everything that belongs to snapshots, to be removed with the rest of a folder.
+    /// Everything of snapshots, to be removed with an abandoned bootstrap.
     pub(super) fn all(&self) -> [PathBuf; 2] {
-        [self.folder.join(SNAPSHOT), self.folder.join(STATE_OLD)]
+        [self.dir.join(SNAPSHOT), self.dir.join(STATE_OLD)]
     }
 
-    /// Makes the folders, and removes what nobody needs after a restart. Nobody may be using them.
-    ///
-    /// # Errors
-    /// The file system refused.
+    /// Creates the directories, and removes what a restart leaves unused. Nothing may have them
+    /// open.
     pub fn prepare(&self) -> Result<(), DataDirError> {
-        let outgoing = self.folder.join(SNAPSHOT).join(OUTGOING);
+        let outgoing = self.dir.join(SNAPSHOT).join(OUTGOING);
         let prepare = || {
             remove_folder(&outgoing)?;
             std::fs::create_dir_all(&outgoing)?;
-            sync_folder(&self.folder.join(SNAPSHOT))?;
-            sync_folder(&self.folder)
+            sync_folder(&self.dir.join(SNAPSHOT))?;
+            sync_folder(&self.dir)
         };
         prepare().map_err(|error| self.failed("prepare it for snapshots", error))
     }
 
     /// Opens what is staged.
-    ///
-    /// # Errors
-    /// The file system refused, or somebody else has it open.
     pub fn open_staging(
         &self,
         cluster: ClusterId,
@@ -91,7 +85,7 @@ impl SnapshotPaths {
 
     fn failed(&self, what: &'static str, source: io::Error) -> DataDirError {
         DataDirError::Io {
-            path: self.folder.clone(),
+            path: self.dir.clone(),
             what,
             source,
         }
@@ -113,8 +107,8 @@ impl Folders for SnapshotPaths {
         }
     }
 
-    fn remove(&self, folder: snapshot::Folder) -> Result<(), DiskError> {
-        let path = self.path(folder);
+    fn remove(&self, dir: snapshot::Folder) -> Result<(), DiskError> {
+        let path = self.path(dir);
         remove_folder(&path).map_err(|error| DiskError::new("remove", &path, error))
     }
 
@@ -124,7 +118,7 @@ impl Folders for SnapshotPaths {
     }
 
     fn sync(&self) -> Result<(), DiskError> {
-        for path in [&self.folder, &self.folder.join(SNAPSHOT)] {
+        for path in [&self.dir, &self.dir.join(SNAPSHOT)] {
             sync_folder(path).map_err(|error| DiskError::new("sync directory", path, error))?;
         }
         Ok(())
@@ -166,8 +160,8 @@ mod tests {
         term: Term(2),
     };
 
-    /// A folder with a state, and a complete staged snapshot.
-    fn folder() -> (tempfile::TempDir, SnapshotPaths) {
+    /// A data directory with a state and a complete staged snapshot.
+    fn staged() -> (tempfile::TempDir, SnapshotPaths) {
         let dir = tempfile::tempdir().unwrap();
         let paths = DataDir::open(dir.path()).unwrap().snapshot_paths();
         paths.prepare().unwrap();
@@ -195,7 +189,7 @@ mod tests {
         names
     }
 
-    /// Opens the state as a member does whose log begins at `base`; what it holds then.
+    /// Opens the state as a member whose log begins at `base` does; returns its content.
     fn open(paths: &SnapshotPaths, base: Position) -> Result<String, SnapshotError> {
         let content = paths.state.join("content");
         let open = || {
@@ -215,41 +209,41 @@ mod tests {
     fn check_installed(dir: &Path, paths: &SnapshotPaths) {
         assert_eq!(open(paths, BASE).unwrap(), "new");
         assert_eq!(listed(&dir.join("state")), ["content"]);
-        // The next start finds nothing to do.
+        // The next start has nothing left to do.
         assert_eq!(open(paths, BASE).unwrap(), "new");
         assert_eq!(listed(dir), ["folder.toml", "snapshot", "state"]);
         assert_eq!(listed(&paths.incoming()), Vec::<String>::new());
     }
 
     #[test]
-    fn a_decided_snapshot_becomes_the_state() {
-        let (dir, paths) = folder();
+    fn a_committed_snapshot_becomes_the_state() {
+        let (dir, paths) = staged();
         assert_eq!(open(&paths, Position::default()).unwrap(), "old");
         check_installed(dir.path(), &paths);
     }
 
     #[test]
-    fn an_installation_that_was_cut_short_is_finished() {
+    fn an_interrupted_installation_is_finished() {
         let cuts: [fn(&Path); 5] = [
             // The state was moved away.
             |dir| std::fs::rename(dir.join("state"), dir.join("state.old")).unwrap(),
-            // And an empty one was made by whoever looked.
+            // And an empty one was created by an open of the store.
             |dir| {
                 std::fs::rename(dir.join("state"), dir.join("state.old")).unwrap();
                 std::fs::create_dir(dir.join("state")).unwrap();
             },
-            // The snapshot was moved, and no more.
+            // The snapshot was moved, and nothing after that.
             |dir| {
                 std::fs::rename(dir.join("state"), dir.join("state.old")).unwrap();
                 std::fs::rename(dir.join("snapshot/incoming"), dir.join("state")).unwrap();
             },
-            // The state before last was not removed yet.
+            // The state before the last one was not removed yet.
             |dir| std::fs::create_dir(dir.join("state.old")).unwrap(),
             // A checkpoint was being made.
             |dir| std::fs::create_dir(dir.join("snapshot/outgoing/1.tmp")).unwrap(),
         ];
         for cut in cuts {
-            let (dir, paths) = folder();
+            let (dir, paths) = staged();
             cut(dir.path());
             check_installed(dir.path(), &paths);
         }
@@ -257,7 +251,7 @@ mod tests {
 
     #[test]
     fn an_overtaken_snapshot_is_discarded_and_a_missing_one_refused() {
-        let (dir, paths) = folder();
+        let (dir, paths) = staged();
         let ahead = Position {
             index: Index(21),
             ..BASE

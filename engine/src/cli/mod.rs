@@ -25,7 +25,7 @@ use dengine_commands::{
     EXIT_FAILED, EXIT_OK, EXIT_USAGE, KeyCommand, complain, is_closed_pipe, table, told,
 };
 
-/// The data folder is damaged, or may lack what was acknowledged: this member has to be replaced. The
+/// The data directory is damaged, or may lack what was acknowledged: this member has to be replaced. The
 /// Kubernetes operator does that when it sees this code.
 const EXIT_REPLACE: u8 = 3;
 /// The machine, its disk or whoever started the program keeps the member from running: an I/O error, no space, no more threads or
@@ -45,8 +45,8 @@ const ENDPOINTS_VARIABLE: &str = "DENGINE_ENDPOINTS";
 ///   dengine init --endpoints 127.0.0.1:4103,127.0.0.1:4203,127.0.0.1:4303
 ///
 /// Exit codes: 0 done, or stopped by a signal in good order; 1 failed; 2 wrong usage or configuration,
-/// and nothing was changed; 3 the data folder is damaged or incomplete, and the member must be replaced;
-/// 4 the machine or its disk keeps the member from running, and the data folder is as good as before;
+/// and nothing was changed; 3 the data directory is damaged or incomplete, and the member must be
+/// replaced; 4 the machine or its disk keeps the member from running, and the data directory is intact;
 /// 5 there is no such key, or the condition of a put did not hold.
 #[derive(Debug, Parser)]
 #[command(name = "dengine", version, verbatim_doc_comment, max_term_width = 100)]
@@ -59,7 +59,7 @@ struct Cli {
 enum Command {
     /// Run one member.
     ///
-    /// With an empty data folder it waits until `dengine init` (or the Kubernetes operator) gives it an
+    /// With an empty data directory it waits until `dengine init` (or the Kubernetes operator) gives it an
     /// identity; with a used one it takes up where it stopped. SIGTERM or SIGINT stops it in good
     /// order, a second one at once.
     Serve(Box<serve::ServeArgs>),
@@ -71,7 +71,7 @@ enum Command {
     /// Take up a `memory-first` folder after a power loss, although acknowledged writes may be missing.
     ///
     /// For the case that a majority of the voters lost power at once. A single such member is better
-    /// removed from the cluster, and joined again with an empty folder.
+    /// removed from the cluster, and joined again with an empty data directory.
     Recover(recover::RecoverArgs),
     /// Look after a running cluster: status, members, sessions, transfer of leadership, health.
     Admin(admin::AdminArgs),
@@ -226,7 +226,7 @@ mod tests {
             source: io::Error::other("broken"),
         };
         let error = anyhow::Error::from(StartError::DataDir(damaged)).context("it does not start");
-        let whole = "it does not start: data folder /data: cannot open it: broken";
+        let whole = "it does not start: data directory /data: cannot open it: broken";
         assert_eq!(told(&error), whole);
     }
 

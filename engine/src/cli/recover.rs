@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// What `dengine recover` takes.
 #[derive(Debug, Args)]
 pub(super) struct RecoverArgs {
-    /// The member's data folder. The member must not be running.
+    /// The member's data directory. The member must not be running.
     #[arg(long, value_name = "PATH", env = "DENGINE_DATA_DIR")]
     data_dir: PathBuf,
 
@@ -21,7 +21,7 @@ pub(super) struct RecoverArgs {
 
 pub(super) fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
     if !args.data_dir.is_dir() {
-        bail!("there is no folder {}", args.data_dir.display());
+        bail!("there is no directory {}", args.data_dir.display());
     }
     let folder = DataDir::open(&args.data_dir)?;
     match folder.check() {

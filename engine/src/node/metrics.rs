@@ -48,7 +48,7 @@ metrics_table! {
     /// Linearizable and lease reads that were confirmed
     Counter READS_CONFIRMED_TOTAL = "dengine_reads_confirmed_total";
 
-    /// Bytes that are free on the disk of the data folder
+    /// Bytes that are free on the disk of the data directory
     Gauge DISK_FREE_BYTES = "dengine_disk_free_bytes";
 
     /// 1 while the member refuses writes that need space, for its disk is nearly full

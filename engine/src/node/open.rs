@@ -1,4 +1,4 @@
-//! From what a data folder holds to a member: its log, its state, and the replica on top of both.
+//! From what a data directory holds to a member: its log, its state, and the replica on top of both.
 
 use super::running::Start;
 use super::space::{Look, Space};

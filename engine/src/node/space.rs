@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Watches the disk of a data folder.
+/// Watches the disk of a data directory.
 #[derive(Debug)]
 pub(super) struct Space {
     folder: PathBuf,
@@ -30,7 +30,7 @@ pub(super) enum Look {
 }
 
 impl Space {
-    /// Keeps what the settings say free where the data folder lies; 0 keeps nothing.
+    /// Keeps what the settings say free where the data directory lies; 0 keeps nothing.
     pub(super) fn of(config: &Config) -> Self {
         let folder = config.data_dir.clone();
         Self::new(folder, config.min_free_bytes, config.log.segment_bytes)

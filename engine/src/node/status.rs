@@ -21,7 +21,7 @@ pub struct NodeStatus {
     pub lifecycle: Lifecycle,
     /// From its configuration.
     pub name: String,
-    /// Of its data folder.
+    /// Of its data directory.
     pub folder_id: String,
     /// The cluster.
     pub cluster_id: ClusterId,

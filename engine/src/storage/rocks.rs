@@ -347,7 +347,7 @@ fn check_folder(folder: &Path) -> Result<(), StoreError> {
     match names.iter().find(|name| !may_precede_current(name)) {
         None => Ok(()),
         Some(name) => Err(StoreError::Foreign(format!(
-            "{} holds {name} and no state; choose an empty folder",
+            "{} holds {name} and no state; choose an empty directory",
             folder.display()
         ))),
     }

@@ -19,7 +19,8 @@ const CATCH_UP_PAUSE: Duration = Duration::from_millis(300);
 pub(super) enum MembersCommand {
     /// List the members, with the leader's view of each.
     List,
-    /// Add a running `dengine serve` with an empty folder as a learner: it gets all data and does not vote.
+    /// Add a running `dengine serve` with an empty data directory as a learner: it gets all data and
+    /// does not vote.
     ///
     /// With --promote, also waits until it has caught up and makes it a voter.
     AddLearner {
@@ -42,7 +43,7 @@ pub(super) enum MembersCommand {
         /// Its id.
         member: u64,
     },
-    /// Replace a member, dead or alive, by a running `dengine serve` with an empty folder.
+    /// Replace a member, dead or alive, by a running `dengine serve` with an empty data directory.
     ///
     /// Adds the newcomer, waits until it has caught up, makes it a voter, and then removes the old one. Safe to
     /// run again if it was interrupted.
