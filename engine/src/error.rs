@@ -259,12 +259,12 @@ mod tests {
             assert!(!error.needs_replacement(), "{error}");
         }
         let missing = LogError::Missing {
-            folder: "/data/log".into(),
+            dir: "/data/log".into(),
         };
         let corrupt = || StoreError::Corrupt("a block".to_owned());
         // A cut or a read failed first, and the caller of the next step hears of it.
         let after = LogError::Poisoned(Box::new(LogError::Missing {
-            folder: "/data/log".into(),
+            dir: "/data/log".into(),
         }));
         for error in [
             log(Box::new(missing)),

@@ -24,7 +24,7 @@ pub use power::{PowerGuard, decode_power_mark, encode_power_mark};
 pub use record::{FORMAT, Identity, Record, RecordError};
 pub use snapshots::SnapshotPaths;
 
-use dengine_log::durable::{make_folder, sync_folder};
+use dengine_log::durable::{create_dir_all, sync_dir};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::{fs::File, io};
@@ -128,7 +128,7 @@ impl DataDir {
                 source,
             }
         };
-        make_folder(path).map_err(|error| not_made(path, error))?;
+        create_dir_all(path).map_err(|error| not_made(path, error))?;
         let directory = File::open(path).map_err(failed("open it"))?;
         lock(&directory, path)?;
         let record = match read_file(path, RECORD).map_err(failed("read its record"))? {
@@ -311,7 +311,7 @@ fn write_file(dir: &Path, name: &str, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&new, dir.join(name))?;
-    sync_folder(dir)
+    sync_dir(dir)
 }
 
 #[cfg(test)]

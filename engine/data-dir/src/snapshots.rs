@@ -8,7 +8,7 @@
 //! `dengine_snapshot` decides what is moved, and when.
 
 use super::{DataDir, DataDirError};
-use dengine_log::durable::sync_folder;
+use dengine_log::durable::sync_dir;
 use dengine_log::{DiskError, RealDisk};
 use dengine_snapshot as snapshot;
 use dengine_snapshot::{Folders, RESERVED, SnapshotError, Staging};
@@ -68,8 +68,8 @@ impl SnapshotPaths {
         let prepare = || {
             remove_folder(&outgoing)?;
             std::fs::create_dir_all(&outgoing)?;
-            sync_folder(&self.dir.join(SNAPSHOT))?;
-            sync_folder(&self.dir)
+            sync_dir(&self.dir.join(SNAPSHOT))?;
+            sync_dir(&self.dir)
         };
         prepare().map_err(|error| self.failed("prepare it for snapshots", error))
     }
@@ -119,7 +119,7 @@ impl Folders for SnapshotPaths {
 
     fn sync(&self) -> Result<(), DiskError> {
         for path in [&self.dir, &self.dir.join(SNAPSHOT)] {
-            sync_folder(path).map_err(|error| DiskError::new("sync directory", path, error))?;
+            sync_dir(path).map_err(|error| DiskError::new("sync directory", path, error))?;
         }
         Ok(())
     }

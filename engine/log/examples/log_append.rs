@@ -1,5 +1,5 @@
-//! How fast the log takes appends on this disk: `cargo run --release -p dengine-log --example log_append --
-//! DIRECTORY [ENTRIES_PER_BATCH] [BYTES_PER_ENTRY] [BATCHES]`. Every batch is synced on its own.
+//! Measures appends to a log on this disk: `cargo run --release -p dengine-log --example log_append
+//! -- DIRECTORY [ENTRIES_PER_BATCH] [BYTES_PER_ENTRY] [BATCHES]`. Every batch is synced.
 
 use bytes::Bytes;
 use dengine_log::{Batch, Log, LogOptions, RealDisk};

@@ -1,4 +1,4 @@
-//! What every [`Disk`] has to pass, and what a [`Log`] has to do on it. A new kind of disk runs
+//! The conformance suite of a [`Disk`], and of a [`Log`] on it. A new kind of disk runs
 //! [`test_all`] in its tests.
 //!
 //! This is test code that ships as a library; it panics where the disk is wrong.
@@ -7,12 +7,11 @@ use super::{Batch, Disk, DiskFile, Log, LogOptions, Position};
 use bytes::Bytes;
 use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 
-/// Opens one directory, again each time.
+/// A directory that can be opened again and again.
 pub trait Directory {
-    /// The disk under test.
     type Disk: Disk;
 
-    /// Opens the directory. What was opened before is gone by then.
+    /// Opens the directory. The previous handle was dropped before.
     fn open(&self) -> Self::Disk;
 }
 
@@ -24,22 +23,23 @@ impl<D: Disk, F: Fn() -> D> Directory for F {
     }
 }
 
-/// Runs every check, each in a directory of its own that `fresh` makes.
+/// Runs every check, each in a new directory from `fresh`.
 ///
 /// # Panics
+///
 /// If the disk fails a check.
 pub fn test_all<F: Directory>(mut fresh: impl FnMut() -> F) {
-    files_are_made_named_and_removed(&fresh().open());
+    files_are_created_renamed_and_removed(&fresh().open());
     files_are_read_and_written_anywhere(&fresh().open());
     files_are_reserved_with_zeros(&fresh().open());
     removed_files_stay_readable_while_open(&fresh().open());
     a_log_is_read_back(&fresh());
     a_suffix_is_replaced(&fresh());
-    segments_are_rotated_dropped_and_used_again(&fresh());
+    segments_are_rotated_dropped_and_recycled(&fresh());
     a_log_is_reset(&fresh());
 }
 
-fn files_are_made_named_and_removed(disk: &impl Disk) {
+fn files_are_created_renamed_and_removed(disk: &impl Disk) {
     const WORKS: &str = "a name can be changed";
     assert_eq!(disk.list().expect(WORKS), Vec::<String>::new());
     disk.create("a").expect(WORKS);
@@ -110,7 +110,7 @@ fn removed_files_stay_readable_while_open(disk: &impl Disk) {
     assert_eq!(&buffer, b"abc");
 }
 
-/// Options with segments so small that a test fills several.
+/// Options with small segments, so that a test fills several.
 #[must_use]
 pub fn small_options() -> LogOptions {
     LogOptions {
@@ -120,7 +120,7 @@ pub fn small_options() -> LogOptions {
     }
 }
 
-/// A batch of entries of one term, each with `data_bytes` bytes that depend on where it is.
+/// A batch of entries of one term, each with `data_bytes` bytes that depend on its index.
 #[must_use]
 pub fn batch(term: u64, indexes: std::ops::RangeInclusive<u64>, data_bytes: usize) -> Batch {
     let entry = |index: u64| Entry {
@@ -228,7 +228,7 @@ fn a_suffix_is_replaced<F: Directory>(directory: &F) {
     );
 }
 
-fn segments_are_rotated_dropped_and_used_again<F: Directory>(directory: &F) {
+fn segments_are_rotated_dropped_and_recycled<F: Directory>(directory: &F) {
     const WORKS: &str = "segments can be dropped";
     let (mut log, _) = Log::open(directory.open(), small_options()).expect(WORKS);
     let mut next = 1;
@@ -246,7 +246,7 @@ fn segments_are_rotated_dropped_and_used_again<F: Directory>(directory: &F) {
             "{first} after dropping {upto}"
         );
         assert_eq!(last, Index(next - 1));
-        // Who follows the dropped entries still has to be told the term of the last one.
+        // The term of the last dropped entry must stay known for the entry that follows it.
         let base = Position {
             index: Index(first.0 - 1),
             term: Term(if first.0 == 1 {

@@ -1,4 +1,4 @@
-//! What the log asks of a disk: one directory of files, and to be told the truth about what is durable.
+//! The disk interface of the log: one directory of files, with explicit durability.
 //!
 //! [`RealDisk`](super::RealDisk) and [`MemoryDisk`](super::memory::MemoryDisk) pass the same suite,
 //! [`conformance`](super::conformance).
@@ -7,59 +7,42 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// One directory, used by one log alone. Names are plain file names.
+/// One directory, used by one log only. Names are plain file names.
 ///
 /// Every change of a name (create, rename, remove) is durable only after [`Disk::sync_dir`].
 pub trait Disk: Send + Sync + 'static {
-    /// An open file.
     type File: DiskFile;
 
     /// The names of all files, in no particular order.
-    ///
-    /// # Errors
-    /// If the directory cannot be read.
     fn list(&self) -> Result<Vec<String>, DiskError>;
 
-    /// Makes a new, empty file.
-    ///
-    /// # Errors
-    /// If the file exists or cannot be made.
+    /// Creates a new, empty file. Fails if it exists.
     fn create(&self, name: &str) -> Result<Self::File, DiskError>;
 
     /// Opens an existing file for reading and writing.
-    ///
-    /// # Errors
-    /// If the file does not exist or cannot be opened.
     fn open(&self, name: &str) -> Result<Self::File, DiskError>;
 
-    /// Gives a file another name, atomically; a file that had that name is gone.
-    ///
-    /// # Errors
-    /// If the file does not exist or the directory cannot be changed.
+    /// Renames a file atomically, replacing a file of the new name.
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError>;
 
-    /// Removes a name; the bytes go once nobody holds the file open.
-    ///
-    /// # Errors
-    /// If the file does not exist or the directory cannot be changed.
+    /// Removes a name; the space is freed once no handle has the file open.
     fn remove(&self, name: &str) -> Result<(), DiskError>;
 
     /// Makes every change of a name so far durable.
     ///
     /// # Errors
-    /// If the disk could not promise that. What is durable then is unknown.
+    ///
+    /// If the disk cannot guarantee that. What is durable then is unknown.
     fn sync_dir(&self) -> Result<(), DiskError>;
 
-    /// Where a file of that name is, for error messages.
+    /// The path of a file of that name, for error messages.
     fn path(&self, name: &str) -> PathBuf;
 }
 
-/// An open file, read and written at given places, by several threads if they like.
+/// An open file, which several threads may read and write at given offsets.
 pub trait DiskFile: Send + Sync + 'static {
-    /// Fills `buffer` from `offset` on; returns how many bytes there were before the file's end.
-    ///
-    /// # Errors
-    /// If the disk cannot read.
+    /// Fills `buffer` from `offset` on; returns how many bytes there were before the end of the
+    /// file.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError>;
 
     /// Writes all of `bytes` at `offset`, growing the file if needed. Not durable before
@@ -72,52 +55,43 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Makes every write so far durable (`fdatasync`).
     ///
     /// # Errors
-    /// If the disk could not promise that. What is durable then is unknown, and another call may
+    ///
+    /// If the disk cannot guarantee that. What is durable then is unknown, and another call may
     /// succeed although the bytes are lost: the caller has to stop.
     fn sync_data(&self) -> Result<(), DiskError>;
 
-    /// Makes an empty file `bytes` long, with zeros, and sets the space aside where the disk can do that. So many bytes as `leave` stay
-    /// free for others.
+    /// Extends an empty file to `bytes` bytes of zeros, and allocates the space where the disk can
+    /// do that; at least `leave` bytes stay free on the disk.
     ///
     /// # Errors
+    ///
     /// If there is no space ([`DiskError::is_no_space`]) or the disk cannot write.
     fn reserve(&self, bytes: u64, leave: u64) -> Result<(), DiskError>;
 
-    /// Length in bytes.
-    ///
-    /// # Errors
-    /// If the disk cannot tell.
     fn len(&self) -> Result<u64, DiskError>;
 
     /// Whether the file has no bytes.
-    ///
-    /// # Errors
-    /// If the disk cannot tell.
+    /// Whether the file has no bytes.
     fn is_empty(&self) -> Result<bool, DiskError> {
         Ok(self.len()? == 0)
     }
 
-    /// Cuts the file, or grows it by a hole.
-    ///
-    /// # Errors
-    /// If the disk cannot do that.
+    /// Cuts the file, or extends it by a hole.
     fn truncate(&self, bytes: u64) -> Result<(), DiskError>;
 }
 
-/// A failed operation: what was tried, on which path, and the system's reason.
+/// A failed operation with its path and the system's reason.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("cannot {operation} {}: {source}", path.display())]
 pub struct DiskError {
-    /// What was tried: a verb, as in "cannot `write` /data/log/…".
+    /// A verb, as in "cannot `write` /data/log/…".
     pub operation: &'static str,
-    /// The file or directory.
     pub path: PathBuf,
-    /// The system's reason.
     pub source: Arc<io::Error>,
 }
 
 impl DiskError {
-    /// Puts what was tried, and where, beside the system's reason.
+    /// An error of `operation` on `path`.
     pub fn new(operation: &'static str, path: &Path, source: io::Error) -> Self {
         Self {
             operation,

@@ -1,57 +1,53 @@
-//! Folders whose names survive a power cut.
+//! Directories whose names survive a power loss.
 //!
-//! A file or folder is only there after a power cut if the folder above it was synced since it got its name.
+//! A file or directory survives a power loss only if its parent directory was synced after the name
+//! was created.
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Makes a folder and those above it that are missing, and their names durable. Also if the folder is there
-/// already: whoever made it may have ended before its name was.
-///
-/// # Errors
-/// The file system refused.
-pub fn make_folder(path: &Path) -> io::Result<()> {
-    make_from_the_top(path, Path::is_dir, make_one, sync_folder)
+/// Creates a directory and its missing parents, and makes their names durable, also those that
+/// exist already: the process that created them may have been killed before the sync.
+pub fn create_dir_all(path: &Path) -> io::Result<()> {
+    create_from_the_top(path, Path::is_dir, create_dir, sync_dir)
 }
 
-/// Each name is durable before the next folder is made in it. So a folder that exists proves all names above its own, and
-/// whoever was ended anywhere in between leaves one name to be made sure of: that of the deepest folder there is.
-fn make_from_the_top(
+/// Makes each name durable before it creates the next directory below it. So an existing directory
+/// proves that all names above it are durable, and after a kill only the name of the deepest
+/// existing directory is in doubt.
+fn create_from_the_top(
     path: &Path,
     is_there: impl Fn(&Path) -> bool,
     mut make: impl FnMut(&Path) -> io::Result<()>,
     mut sync: impl FnMut(&Path) -> io::Result<()>,
 ) -> io::Result<()> {
-    let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !is_there(folder);
+    let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !is_there(dir);
     let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
     if let Some(above) = path.ancestors().nth(missing.len()).and_then(Path::parent) {
         match sync(above) {
-            // Who may not look into the folder above has not made this one.
+            // A process that may not open the parent did not create this directory.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             synced => synced?,
         }
     }
-    for folder in missing.into_iter().rev() {
-        make(folder)?;
-        folder.parent().map_or(Ok(()), &mut sync)?;
+    for dir in missing.into_iter().rev() {
+        make(dir)?;
+        dir.parent().map_or(Ok(()), &mut sync)?;
     }
     Ok(())
 }
 
-/// Makes a folder, unless somebody else was faster.
-fn make_one(path: &Path) -> io::Result<()> {
+/// Creates a directory, unless another process did so first.
+fn create_dir(path: &Path) -> io::Result<()> {
     match std::fs::create_dir(path) {
         Err(_) if path.is_dir() => Ok(()),
         made => made,
     }
 }
 
-/// Makes what has happened to the names in a folder durable.
-///
-/// # Errors
-/// The file system refused.
-pub fn sync_folder(path: &Path) -> io::Result<()> {
+/// Makes the changes of names in a directory durable.
+pub fn sync_dir(path: &Path) -> io::Result<()> {
     let path = if path.as_os_str().is_empty() {
         Path::new(".")
     } else {
@@ -66,7 +62,8 @@ mod tests {
     use std::cell::RefCell;
     use std::collections::BTreeSet;
 
-    /// What is done to make `path` when the folders of `there` exist, until `steps` were done.
+    /// The operations that create `path` when the directories of `there` exist, up to `steps` of
+    /// them.
     fn steps(path: &str, there: &[&str], steps: usize) -> (Vec<String>, io::Result<()>) {
         let done = RefCell::new(Vec::new());
         let there: BTreeSet<&Path> = there.iter().map(Path::new).collect();
@@ -77,7 +74,7 @@ mod tests {
             done.borrow_mut().push(format!("{name} {}", path.display()));
             Ok(())
         };
-        let result = make_from_the_top(
+        let result = create_from_the_top(
             Path::new(path),
             |path| there.contains(path),
             |path| step("make", path),
@@ -87,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_made_when_the_names_above_it_are_durable() {
+    fn a_directory_is_created_after_the_names_above_it_are_durable() {
         let (done, result) = steps("/a/b/c", &["/", "/a"], usize::MAX);
         result.unwrap();
         assert_eq!(
@@ -97,8 +94,8 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_killed_leaves_nothing_that_the_next_does_not_make_sure_of() {
-        // It has made `b`, and has not synced `a`.
+    fn the_name_that_a_killed_process_left_is_synced_by_the_next() {
+        // It has created `b`, and has not synced `a`.
         let (done, result) = steps("/a/b/c", &["/", "/a"], 2);
         assert_eq!(done, ["sync /", "make /a/b"]);
         result.unwrap_err();
@@ -109,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_from_here_and_the_root_itself_have_what_is_above_them() {
+    fn the_parents_of_relative_paths_and_of_the_root_are_found() {
         assert_eq!(steps("/", &["/"], usize::MAX).0, [""; 0]);
         assert_eq!(steps("a", &["a"], usize::MAX).0, ["sync "]);
         let made = ["make a", "sync ", "make a/b", "sync a"];
@@ -117,28 +114,28 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_look_above_the_first_has_not_made_it() {
+    fn a_parent_that_may_not_be_opened_is_skipped() {
         let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
         let sync = |path: &Path| match path == Path::new("/") {
             true => Err(denied()),
             false => Ok(()),
         };
         let is_there = |path: &Path| path == Path::new("/a") || path == Path::new("/");
-        make_from_the_top(Path::new("/a/b"), is_there, |_| Ok(()), sync).unwrap();
+        create_from_the_top(Path::new("/a/b"), is_there, |_| Ok(()), sync).unwrap();
         let nothing = |path: &Path| path == Path::new("/");
-        make_from_the_top(Path::new("/a/b"), nothing, |_| Ok(()), sync).unwrap_err();
+        create_from_the_top(Path::new("/a/b"), nothing, |_| Ok(()), sync).unwrap_err();
     }
 
     #[test]
-    fn folders_are_made_with_those_above_them_and_made_again() {
+    fn directories_are_created_with_their_parents_and_again() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a/b/c");
         for _ in 0..2 {
-            make_folder(&path).unwrap();
+            create_dir_all(&path).unwrap();
             assert!(path.is_dir());
         }
-        make_folder(Path::new("/")).unwrap();
-        make_folder(Path::new(".")).unwrap();
+        create_dir_all(Path::new("/")).unwrap();
+        create_dir_all(Path::new(".")).unwrap();
     }
 
     #[test]
@@ -146,7 +143,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a");
         std::fs::write(&path, "").unwrap();
-        make_folder(&path).unwrap_err();
-        make_folder(&path.join("b")).unwrap_err();
+        create_dir_all(&path).unwrap_err();
+        create_dir_all(&path.join("b")).unwrap_err();
     }
 }

@@ -1,84 +1,77 @@
-//! What can go wrong with the log, by what the caller can do about it.
+//! The errors of the log, by what the caller can do about them.
 
 use super::disk::DiskError;
 use dengine_types::{ClusterId, Index, MemberId};
 use std::path::PathBuf;
 
-/// Why the log could not do what was asked.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LogError {
-    /// There is no space for the next segment. Nothing was changed and the log stays usable: the same
-    /// append may be tried again once there is space.
+    /// There is no space for the next segment. Nothing was changed and the log stays usable: the
+    /// same append may be tried again once there is space.
     #[error("the log needs a new segment and there is no space for it: {0}")]
     NoSpace(#[source] DiskError),
 
-    /// The disk failed. What is durable is unknown, so the process has to end; opening the log again
-    /// finds out what is there.
+    /// The disk failed. What is durable is unknown, so the process has to end; the next opening
+    /// recovers what is on the disk.
     #[error(transparent)]
     Disk(#[from] DiskError),
 
-    /// An earlier call failed; nothing is done any more.
+    /// An earlier call failed, after which the log refuses every call.
     #[error("the log stopped at an earlier failure: {0}")]
     Poisoned(#[source] Box<LogError>),
 
     /// Bytes that were durable have changed or are missing.
     #[error(
-        "the log is damaged: {}, byte {offset}: {what}. What this member acknowledged may be lost, so \
-         it must not take part again: keep the folder for inspection, remove the member from its \
-         cluster and add a new one with an empty folder",
+        "the log is damaged: {}, byte {offset}: {what}. Writes that this member acknowledged may \
+         be lost, so it must not take part again: keep the data directory for inspection, remove \
+         the member from its cluster and add a new one with an empty data directory",
         file.display()
     )]
     Corrupt {
-        /// The damaged file.
         file: PathBuf,
-        /// Where in it.
         offset: u64,
-        /// What is wrong there.
         what: String,
     },
 
-    /// There is no log where a member that takes part must have one.
+    /// The log of a member that takes part is missing.
     #[error(
-        "there is no log in {}: this member has forgotten its votes and what it acknowledged, so it must \
-         not take part again. Remove it from its cluster and add a new one with an empty folder",
-        folder.display()
+        "there is no log in {}: this member's votes and acknowledged writes are lost, so it must \
+         not take part again. Remove it from its cluster and add a new one with an empty data \
+         directory",
+        dir.display()
     )]
     Missing {
-        /// Where it was looked for.
-        folder: PathBuf,
+        /// Where it was expected.
+        dir: PathBuf,
     },
 
-    /// A newer DEngine wrote this log.
     #[error(
-        "{} has format {found}, and this version of dengine reads formats up to {supported}: run the \
-         version that wrote it, or a newer one",
+        "{} has format {found}, and this version of dengine reads formats up to {supported}: run \
+         the version that wrote it, or a newer one",
         file.display()
     )]
     NewerFormat {
-        /// The file.
         file: PathBuf,
-        /// Its format.
         found: u32,
-        /// The newest format this code reads.
+        /// The newest format that this program reads.
         supported: u32,
     },
 
-    /// The log belongs to somebody else.
+    /// The log belongs to another member.
     #[error(
         "{} belongs to member {found_member} of cluster {found_cluster}, not to member {member} of \
-         cluster {cluster}: the folder was exchanged or copied",
+         cluster {cluster}: the data directory was exchanged or copied",
         file.display()
     )]
     WrongOwner {
-        /// The file.
         file: PathBuf,
-        /// Whose log was asked for: the cluster.
+        /// The cluster whose log was asked for.
         cluster: ClusterId,
-        /// Whose log was asked for: the member.
+        /// The member whose log was asked for.
         member: MemberId,
-        /// Whose log this is: the cluster.
+        /// The cluster that the log belongs to.
         found_cluster: ClusterId,
-        /// Whose log this is: the member.
+        /// The member that the log belongs to.
         found_member: MemberId,
     },
 
@@ -87,26 +80,25 @@ pub enum LogError {
     #[error("the batch breaks a rule of the log: {0}")]
     InvalidBatch(String),
 
-    /// The options are not usable.
     #[error("the log's options are wrong: {0}")]
     InvalidOptions(&'static str),
 
-    /// The log does not have what was asked for, because it was truncated or not yet appended.
+    /// Entries that were asked for were truncated or not yet appended.
     #[error("the log has entries {first} to {last}, not {asked}")]
     OutOfRange {
-        /// The first index that was asked for and is not there.
+        /// The first missing index that was asked for.
         asked: Index,
-        /// The first index there is.
+        /// The log's first index.
         first: Index,
-        /// The last index there is; `first` - 1 if there is none.
+        /// The log's last index; `first` - 1 if it has no entries.
         last: Index,
     },
 }
 
 impl LogError {
-    /// Whether there was no space for an append, and nothing else is wrong: the log is as it was, and the
-    /// same append may be tried again. Until then whoever owns the log can take nothing new, and may go on
-    /// serving what it has. A member's term and vote need space too: they wait like anything else.
+    /// Whether an append found no space and nothing else is wrong: the log is unchanged, and the
+    /// same append may be tried again. Until it succeeds the owner can append nothing, including a
+    /// term or a vote, and may go on serving reads.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, Self::NoSpace(_))

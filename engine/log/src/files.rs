@@ -1,4 +1,4 @@
-//! The files behind the segments: making spares, turning them into segments, clearing up.
+//! The files behind the segments: creating spares, turning them into segments, and cleaning up.
 
 use super::LogOptions;
 use super::disk::{Disk, DiskError, DiskFile};
@@ -11,22 +11,24 @@ use super::state::{Position, State};
 use dengine_types::{HardState, NUMBER_MAX};
 use std::sync::Arc;
 
-/// Zeros are written so many at a time.
+/// Zeros are written in pieces of this size.
 const WRITE_BYTES: u32 = 1 << 20;
 
-/// What is due at once takes about so many syncs, if each carries [`WRITE_BYTES`] at least. Where the filling keeps up with the log,
-/// each then carries half as much as the log's own.
+/// The zeros that are due are written with about this many syncs, unless each would carry less than
+/// [`WRITE_BYTES`]. Where the filling keeps up with the log, each sync then carries half as much as
+/// the log's own.
 const SYNCS: u32 = 4;
 
-/// A file of the usual segment size that is not in use.
+/// An unused file of the usual segment size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spare {
     pub(super) number: u64,
-    /// Whether it may hold old batches; otherwise it is all zeros.
+    /// Whether it may contain old batches; otherwise it is all zeros.
     pub(super) recycled: bool,
 }
 
-/// Different for every segment under one seed, and never 0 (SplitMix64's finisher is a bijection).
+/// The epoch of a segment: different for every segment under one seed, and never 0 (SplitMix64's
+/// finisher is a bijection).
 pub(super) fn epoch(seed: u64, number: u64) -> u64 {
     let mut z = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -34,8 +36,8 @@ pub(super) fn epoch(seed: u64, number: u64) -> u64 {
     (z ^ (z >> 31)).max(1)
 }
 
-/// A spare that is being filled with zeros, piece by piece. It has its space before the first piece,
-/// and its name as a spare after the last.
+/// A spare that is being filled with zeros, piece by piece. Its space is allocated before the first
+/// piece, and it is named as a spare after the last one.
 #[derive(Debug)]
 pub(super) struct Filling<F> {
     file: F,
@@ -74,8 +76,9 @@ impl<F: DiskFile> Filling<F> {
         (self.filled < self.capacity).then_some(self.filled)
     }
 
-    /// Fills it up to there, with few syncs: where much is due, the log writes much between two of its own, and a disk may take as
-    /// long for each whatever it carries. Where little is due each is small, so that the log's own do not wait behind it.
+    /// Fills the file up to `upto`, with few syncs: if much is due, the log writes much between two
+    /// of its own syncs, and a disk may take as long for each whatever it carries. If little is
+    /// due, each sync is small, so that the log's own do not wait behind it.
     pub(super) fn fill_upto(&mut self, upto: u32) -> Result<(), DiskError> {
         let upto = upto.min(self.capacity);
         let piece = (upto.saturating_sub(self.filled) / SYNCS).max(WRITE_BYTES);
@@ -91,7 +94,7 @@ impl<F: DiskFile> Filling<F> {
         Ok(())
     }
 
-    /// Fills what is left and names the spare. If there turns out to be no space, nothing is left of it.
+    /// Fills the rest and names the spare. Without space for it, the file is removed.
     pub(super) fn finish<D: Disk<File = F>>(mut self, disk: &D) -> Result<Spare, LogError> {
         if let Err(error) = self.fill_upto(self.capacity) {
             return Err(self.abandon(disk, error));
@@ -105,7 +108,7 @@ impl<F: DiskFile> Filling<F> {
         })
     }
 
-    /// Gives the space back after a failure.
+    /// Removes the file after a failure.
     pub(super) fn abandon<D: Disk<File = F>>(self, disk: &D, error: DiskError) -> LogError {
         match disk.remove(&Name::Unfinished(self.number).to_string()) {
             Ok(()) => no_space(error),
@@ -122,7 +125,7 @@ fn no_space(error: DiskError) -> LogError {
     }
 }
 
-/// Turns a spare into a segment; its header is durable before it has a segment's name.
+/// Turns a spare into a segment. Its header is durable before it is named as a segment.
 pub(super) fn begin_segment<D: Disk>(
     disk: &D,
     spare: Spare,
@@ -136,7 +139,7 @@ pub(super) fn begin_segment<D: Disk>(
     let name = Name::Segment(header.number).to_string();
     disk.rename(&spare, &name)?;
     disk.sync_dir()?;
-    // Opened again, so that errors name the file as it is called now.
+    // Opened again, so that errors show its new name.
     Ok(Arc::new(SegmentFile {
         file: disk.open(&name)?,
         path: disk.path(&name),
@@ -146,7 +149,7 @@ pub(super) fn begin_segment<D: Disk>(
     }))
 }
 
-/// Removes what a crash left unfinished; returns the spares that can be used.
+/// Removes unfinished files that a crash left, and returns the usable spares.
 pub(super) fn clear_spares<D: Disk>(
     disk: &D,
     options: &LogOptions,
@@ -156,7 +159,8 @@ pub(super) fn clear_spares<D: Disk>(
     for name in names {
         if let Name::Spare(number) = name {
             let bytes = disk.open(&name.to_string())?.len()?;
-            // The number of the next spare is above all others, so a number that nobody gave goes.
+            // The next spare gets a higher number than all others, so one with an impossible number
+            // is removed.
             let usable = bytes == u64::from(options.segment_bytes) && number <= NUMBER_MAX;
             if usable && spares.len() < options.spares_max {
                 spares.push(Spare {
@@ -171,7 +175,7 @@ pub(super) fn clear_spares<D: Disk>(
     Ok(spares)
 }
 
-/// Makes the first segment of an empty log.
+/// Creates the first segment of an empty log.
 pub(super) fn create_log<D: Disk>(
     disk: &D,
     options: &LogOptions,
@@ -211,9 +215,9 @@ mod tests {
     use super::*;
     use dengine_types::Index;
 
-    /// The next spare gets a number above those that there are.
+    /// The next spare gets a higher number than all existing ones.
     #[test]
-    fn a_spare_of_a_number_that_nobody_gave_is_removed() {
+    fn a_spare_with_an_impossible_number_is_removed() {
         let disk = MemoryDisk::new();
         let usual = Name::Spare(7).to_string();
         let last = Name::Spare(NUMBER_MAX).to_string();
@@ -231,11 +235,12 @@ mod tests {
             !foreign.iter().any(|name| names.contains(name)),
             "{names:?}"
         );
-        // One of the others became the first segment; this needs a larger file than the other.
+        // One of the other spares became the first segment; this batch needs a larger file than the
+        // second.
         log.append(&batch(1, 1..=3, 4000)).unwrap();
         assert_eq!(disk.list().unwrap().len(), 3);
     }
-    /// The first numbers of SplitMix64 from seed 0, as its author's program prints them.
+    /// The first numbers of SplitMix64 from seed 0, as the author's program prints them.
     #[test]
     fn epochs_are_those_of_splitmix64() {
         let epochs = [1, 2, 3].map(|number| epoch(0, number));
@@ -245,12 +250,12 @@ mod tests {
             0x06c4_5d18_8009_454f,
         ];
         assert_eq!(epochs, expected);
-        assert_eq!(epoch(0, 0), 1, "0 is the only one that is no epoch");
+        assert_eq!(epoch(0, 0), 1, "only 0 is mapped, since it is no epoch");
         assert_ne!(epoch(1, 1), epochs[0]);
     }
 
     #[test]
-    fn so_many_dropped_segments_are_kept_to_be_used_again() {
+    fn at_most_spares_max_dropped_segments_are_kept() {
         for spares_max in [0, 1, 3] {
             let disk = MemoryDisk::new();
             let mut options = small_options();
@@ -266,7 +271,7 @@ mod tests {
             assert!(count(".segment") > 5);
             log.truncate_prefix(Index(120)).unwrap();
             assert_eq!((count(".segment"), count(".spare")), (1, spares_max));
-            // And no more than are wanted from now on.
+            // The next opening removes those beyond a smaller limit.
             drop(log);
             options.spares_max = 1;
             Log::open(disk.clone(), options).unwrap();

@@ -1,26 +1,24 @@
-//! The bytes of a segment: its header and its batches. `docs/formats.md` shows the same as tables.
+//! The bytes of a segment: its header and its batches. `docs/formats.md` has the same as tables.
 //!
-//! Nothing here does I/O, and nothing here trusts what it reads: every length is checked against the
-//! bytes that are there before it is used. All numbers are little-endian.
+//! Nothing here does I/O, and nothing here trusts what it reads: every length is checked against
+//! the bytes that are there before it is used. All numbers are little-endian.
 
 use super::state::Position;
 use bytes::Bytes;
 use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 
-/// The format this code writes, and the newest that it reads.
+/// The format that this program writes, and the newest one that it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
 /// A segment's length is a multiple of this.
 pub const SEGMENT_BYTES_UNIT: u32 = 4096;
-/// A segment's header has a whole block of its own, so that no later write touches its sectors.
+/// A segment's header has a block of its own, so that no later write touches its sectors.
 pub(super) const SEGMENT_HEADER_BYTES: u32 = SEGMENT_BYTES_UNIT;
-/// A batch's header.
 pub(super) const BATCH_HEADER_BYTES: usize = 48;
 /// Batches begin at multiples of this.
 pub(super) const ALIGNMENT: u32 = 8;
 /// The largest segment, and so the bound of every length read from disk.
 pub const SEGMENT_BYTES_MAX: u32 = 1 << 30;
-/// The longest context of an entry.
 pub const CONTEXT_BYTES_MAX: usize = u16::MAX as usize;
 
 const MAGIC: [u8; 8] = *b"DEngWAL\n";
@@ -30,29 +28,28 @@ const SEGMENT_RECYCLED: u32 = 1;
 const BATCH_HAS_HARD_STATE: u32 = 1;
 const BATCH_RESETS: u32 = 2;
 
-/// What stands at the beginning of every segment; durable before the segment gets its name.
+/// The header of every segment; durable before the segment gets its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
-    /// Counts the segments of a log, from 1; also in the file's name.
+    /// Counts the segments of a log from 1, as in the file's name.
     pub(super) number: u64,
-    /// Drawn anew for every segment; marks its batches, so that what a recycled file held before is
-    /// never taken for one. Never 0, which is what an unwritten batch has.
+    /// Different for every segment; marks its batches, so that old contents of a recycled file are
+    /// never taken for one. Never 0, which unwritten batches have.
     pub(super) epoch: u64,
     pub(super) cluster: ClusterId,
     pub(super) member: MemberId,
-    /// The log's last entry when the segment began.
+    /// The log's last entry at the beginning of the segment.
     pub(super) base: Position,
-    /// The hard state when the segment began.
+    /// The hard state at the beginning of the segment.
     pub(super) hard_state: HardState,
     /// Checksum of the batch before the segment's first; 0 if there is none.
     pub(super) previous_crc: u32,
-    /// The file's length.
     pub(super) capacity: u32,
-    /// Whether the file may hold bytes of an earlier use where no batch was written yet.
+    /// Whether the file may contain bytes of an earlier use behind the last batch.
     pub(super) recycled: bool,
 }
 
-/// Why a block is not a segment header that can be used.
+/// Why a block is not a usable segment header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum HeaderFault {
     Damaged(&'static str),
@@ -95,7 +92,7 @@ impl SegmentHeader {
                 "this is not a segment of a DEngine log",
             ));
         }
-        // Every version keeps the magic, the version and the checksum of this block where they are.
+        // Every version keeps magic, version and checksum at the same place in this block.
         if get_u32(block, 12) != segment_header_crc(block) {
             return Err(HeaderFault::Damaged(
                 "the segment header's checksum does not match",
@@ -138,14 +135,14 @@ fn segment_header_crc(block: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&block[..12]), &block[16..])
 }
 
-/// A batch's header without its checksum's verdict: see [`BatchHeader::read`] and [`Frame::verify`].
+/// A batch's header, not yet verified; see [`BatchHeader::read`] and [`Frame::verify`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BatchHeader {
     pub(super) crc: u32,
     /// Length of the whole batch: header, body and padding.
     pub(super) bytes: u32,
     pub(super) previous_crc: u32,
-    /// Everything in this segment before this offset was durable when the batch was written.
+    /// All bytes of this segment before this offset were durable when the batch was written.
     pub(super) durable: u32,
     entries: u32,
     flags: u32,
@@ -154,8 +151,7 @@ pub(super) struct BatchHeader {
 }
 
 impl BatchHeader {
-    /// Reads a header that claims to be of `epoch` and to fit into `room` bytes; nothing else about it
-    /// is checked yet.
+    /// Parses a header of `epoch` that fits into `room` bytes; nothing else is checked yet.
     pub(super) fn read(bytes: &[u8], epoch: u64, room: u32) -> Option<Self> {
         if bytes.len() < BATCH_HEADER_BYTES || get_u64(bytes, 8) != epoch {
             return None;
@@ -184,7 +180,7 @@ impl BatchHeader {
         }
     }
 
-    /// Whether the log begins anew after [`BatchHeader::previous`].
+    /// Whether the batch resets the log to [`BatchHeader::previous`].
     pub(super) fn resets(&self) -> bool {
         self.flags & BATCH_RESETS != 0
     }
@@ -194,7 +190,7 @@ impl BatchHeader {
     }
 }
 
-/// One batch whose checksum and structure hold.
+/// A batch whose checksum and structure are valid.
 #[derive(Clone, Debug)]
 pub(super) struct Frame<'a> {
     pub(super) header: BatchHeader,
@@ -203,12 +199,13 @@ pub(super) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Checks the `header.bytes` bytes of a batch, its own header included.
+    /// Checks the `header.bytes` bytes of a batch, including its header.
     pub(super) fn verify(header: BatchHeader, bytes: &'a [u8]) -> Result<Self, &'static str> {
         if bytes.len() != header.bytes as usize || crc32c::crc32c(&bytes[4..]) != header.crc {
             return Err("the batch's checksum does not match");
         }
-        // From here on the bytes are what was written; the rest guards against a wrong writer.
+        // The checksum proves that these bytes were written; the checks below guard against a
+        // faulty writer.
         const WRONG: Result<Frame<'_>, &str> =
             Err("the batch's checksum matches but its contents are not valid");
         let has_hard_state = header.flags & BATCH_HAS_HARD_STATE != 0;
@@ -246,7 +243,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Walks over the entries of a batch; ends early where they stop making sense.
+/// Iterates over the entries of a batch; ends early at the first invalid one.
 #[derive(Clone, Debug)]
 pub(super) struct Entries<'a> {
     bytes: &'a [u8],
@@ -255,7 +252,7 @@ pub(super) struct Entries<'a> {
     index: Index,
 }
 
-/// Where an entry's parts are within its batch.
+/// The offsets of an entry's parts within its batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryAt {
     pub(super) index: Index,
@@ -267,7 +264,7 @@ pub(super) struct EntryAt {
 }
 
 impl EntryAt {
-    /// The entry, sharing the batch's bytes.
+    /// The entry, whose data shares the batch's bytes.
     pub(super) fn entry(&self, batch: &Bytes) -> Entry {
         Entry {
             index: self.index,
@@ -307,24 +304,24 @@ impl Iterator for Entries<'_> {
             end,
         };
         self.offset = end;
-        // No overflow, and no verdict either: which indexes may be is for the log's state to say.
+        // Saturates without an error, because the log's state checks which indexes are valid.
         self.index = Index(self.index.0.saturating_add(1));
         Some(entry)
     }
 }
 
-/// How many bytes an entry takes within a batch.
+/// How many bytes an entry takes in a batch.
 pub fn entry_bytes(entry: &Entry) -> usize {
     ENTRY_HEADER_BYTES + entry.context.len() + entry.data.len()
 }
 
-/// How many bytes a batch of such entries takes at most.
+/// The maximum length of a batch of these entries.
 pub(super) fn batch_bytes(entries: &[Entry]) -> usize {
     let body: usize = entries.iter().map(entry_bytes).sum();
     (BATCH_HEADER_BYTES + HARD_STATE_BYTES + body).next_multiple_of(ALIGNMENT as usize)
 }
 
-/// Appends a batch to `buffer`; [`seal`] fills in what depends on where it goes.
+/// Appends a batch to `buffer`; [`seal`] fills in what depends on its position.
 pub(super) fn encode_batch(
     buffer: &mut Vec<u8>,
     previous: Position,
@@ -452,9 +449,10 @@ mod tests {
         }
     }
 
-    /// The bytes in `docs/formats.md`. If this test fails, the format changed and needs a new version.
+    /// The bytes in `docs/formats.md`. If this test fails, the format changed and needs a new
+    /// version.
     #[test]
-    fn the_format_is_what_it_was() {
+    fn the_format_is_stable() {
         let block = header().encode();
         assert_eq!(SegmentHeader::decode(&block), Ok(header()));
         assert!(block[104..].iter().all(|byte| *byte == 0));
@@ -516,9 +514,9 @@ mod tests {
         assert_eq!(entries, [entry]);
     }
 
-    /// The caller makes room for so much.
+    /// The caller reserves this much room.
     #[test]
-    fn a_batch_takes_no_more_than_was_reckoned() {
+    fn a_batch_fits_into_batch_bytes() {
         let entry = |bytes: usize| Entry {
             index: Index(6),
             term: Term(7),
@@ -557,7 +555,7 @@ mod tests {
         }
     }
 
-    /// Else it would be kept among the batches in which entries are looked for.
+    /// Otherwise it would be indexed among the batches with entries.
     #[test]
     fn a_batch_of_a_hard_state_alone_has_no_entries() {
         let entry = Entry {
@@ -578,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn room_behind_the_entries_is_refused_though_the_checksum_matches() {
+    fn bytes_after_the_entries_are_refused_despite_a_matching_checksum() {
         let mut batch = Vec::new();
         encode_batch(&mut batch, Position::default(), None, &[], false);
         for (more, whole) in [(0, true), (8, false), (16, false), (400, false)] {
@@ -593,9 +591,9 @@ mod tests {
     }
 
     proptest! {
-        /// Even a matching checksum does not make the contents trusted.
+        /// A matching checksum does not make the contents trusted.
         #[test]
-        fn any_bytes_are_judged_without_a_panic(
+        fn any_bytes_are_verified_without_a_panic(
             mut bytes in proptest::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 48..400),
         ) {
             bytes.truncate(bytes.len() / 8 * 8);

@@ -1,8 +1,9 @@
-//! A directory in memory that forgets, fails and lies on demand, as disks do.
+//! A directory in memory that loses unsynced data and fails on demand, as disks do.
 //!
-//! It knows what was synced and what was not: [`MemoryDisk::power_loss`] keeps any part of the latter,
-//! sector by sector, that its caller chooses. A failed sync behaves as on Linux: the pages count as
-//! clean afterwards, reading still gives the new bytes until [`MemoryDisk::evict`], and the next sync succeeds without them.
+//! It tracks what was synced: [`MemoryDisk::power_loss`] keeps any part of the rest, sector by
+//! sector, that its caller chooses. A failed sync behaves as on Linux: the pages count as clean
+//! afterwards, reads return the new bytes until [`MemoryDisk::evict`], and the next sync succeeds
+//! without them.
 
 use super::disk::{Disk, DiskError, DiskFile};
 use dengine_types::sync::{Mutex, MutexGuard};
@@ -12,16 +13,16 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a disk writes at once or not at all.
+/// The unit that a disk writes atomically.
 pub const SECTOR_BYTES: usize = 512;
 
-/// A directory in memory. Clones are the same directory.
+/// A directory in memory. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDisk {
     state: Arc<Mutex<State>>,
 }
 
-/// A file in a [`MemoryDisk`]. It is of no use after a power loss.
+/// A file in a [`MemoryDisk`]. It can not be used after a power loss.
 #[derive(Debug)]
 pub struct MemoryFile {
     disk: MemoryDisk,
@@ -36,7 +37,7 @@ type Names = BTreeMap<String, Arc<Mutex<Content>>>;
 struct State {
     names: Names,
     names_durable: Names,
-    /// What leads from `names_durable` to `names`.
+    /// The changes that lead from `names_durable` to `names`.
     changes: Vec<Change>,
     /// Counts power losses.
     boot: u64,
@@ -48,14 +49,11 @@ struct State {
     counts: Counts,
 }
 
-/// How often the disk was asked to do what.
+/// How many calls of each kind the disk has received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Calls of `write_at`.
     pub writes: u64,
-    /// Calls of `sync_data`.
     pub syncs: u64,
-    /// Calls of `sync_dir`.
     pub dir_syncs: u64,
 }
 
@@ -71,9 +69,9 @@ struct Content {
     current: Vec<u8>,
     durable: Vec<u8>,
     dirty: Vec<Range<usize>>,
-    /// A sync failed: there is more that is not durable than what is dirty.
+    /// A sync failed: more than the dirty sectors is not durable.
     unwritten: bool,
-    /// So many bytes at its end take no space yet.
+    /// The last bytes of the file, which take no space yet.
     hole: usize,
 }
 
@@ -95,15 +93,14 @@ impl Countdown {
 }
 
 impl MemoryDisk {
-    /// An empty directory.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Cuts the power. For every change of a name since the last `sync_dir`, in order until the first
-    /// refusal, and for every sector written since its file's last sync, `keep` decides whether it
-    /// reached the disk. Files that were open are dead.
+    /// Cuts the power. For every change of a name since the last `sync_dir`, in order until the
+    /// first refusal, and for every sector written since its file's last sync, `keep` decides
+    /// whether it reached the disk. Files that were open fail from now on.
     pub fn power_loss(&self, mut keep: impl FnMut() -> bool) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -124,7 +121,7 @@ impl MemoryDisk {
         }
     }
 
-    /// What the operating system does on its own: writes any part of what is not yet synced. It may still
+    /// Writes any part of what is not yet synced, as the operating system does on its own. It may
     /// be overwritten later, so that a power loss leaves the older of two versions of a sector.
     pub fn background_write(&self, mut keep: impl FnMut() -> bool) {
         for content in self.lock().names.values() {
@@ -132,61 +129,62 @@ impl MemoryDisk {
         }
     }
 
-    /// The operating system needs the memory of what it could not write: what a failed sync has left unwritten is
-    /// read from the disk from now on.
+    /// Evicts the pages that a failed sync left unwritten, as the operating system does when it
+    /// needs memory: they are read from the disk from now on.
     pub fn evict(&self) {
         for content in self.lock().names.values() {
             lock(content).evict();
         }
     }
 
-    /// Whether a sync of a file has failed, and nothing of it was forgotten since.
+    /// Whether the sync of a file has failed, and its pages were not evicted since.
     #[must_use]
     pub fn has_unwritten(&self) -> bool {
         let state = self.lock();
         state.names.values().any(|content| lock(content).unwritten)
     }
 
-    /// All files together may have this many bytes from now on; `None` for no limit.
+    /// Limits the size of all files together; `None` for no limit.
     pub fn set_space_bytes(&self, space_bytes: Option<u64>) {
         self.lock().space_bytes = space_bytes;
     }
 
-    /// There is space for so many bytes beside what is taken now.
+    /// Limits the space to `bytes` beyond what is taken now.
     pub fn leave_space(&self, bytes: u64) {
         let mut state = self.lock();
         state.space_bytes = Some(state.used() + bytes);
     }
 
-    /// Sets no space aside from now on, as some file systems can't: a file that is reserved takes its space as it is written.
+    /// Allocates no space in advance from now on, as some file systems: a reserved file takes its
+    /// space as it is written.
     pub fn cannot_reserve(&self) {
         self.lock().cannot_reserve = true;
     }
 
-    /// Lets one `sync_data` or `sync_dir` fail, after `calls` good ones.
+    /// Has one `sync_data` or `sync_dir` fail, after `calls` successful ones.
     pub fn fail_sync_after(&self, calls: u64) {
         self.lock().failing_sync = Countdown(Some(calls));
     }
 
-    /// Lets one `write_at` fail when half of it is done, after `calls` good ones.
+    /// Has one `write_at` fail halfway, after `calls` successful ones.
     pub fn fail_write_after(&self, calls: u64) {
         self.lock().failing_write = Countdown(Some(calls));
     }
 
-    /// Lets one `read_at` fail, after `calls` good ones.
+    /// Has one `read_at` fail, after `calls` successful ones.
     pub fn fail_read_after(&self, calls: u64) {
         self.lock().failing_read = Countdown(Some(calls));
     }
 
-    /// Changes one bit of a file, also where it is durable.
+    /// Flips one bit of a file, also where it is durable.
     ///
     /// # Panics
-    /// If there is no such byte.
+    /// If the file has no such byte.
     pub fn flip_bit(&self, name: &str, byte: usize, bit: u8) {
         self.edit(name, |bytes| bytes[byte] ^= 1 << bit);
     }
 
-    /// Changes a file behind the back of whoever uses it, also where it is durable.
+    /// Changes a file without its users, also where it is durable.
     ///
     /// # Panics
     /// If there is no such file.
@@ -197,7 +195,7 @@ impl MemoryDisk {
         edit(&mut content.durable);
     }
 
-    /// A file's bytes, as they are read.
+    /// The bytes of a file as a reader gets them.
     ///
     /// # Panics
     /// If there is no such file.
@@ -207,7 +205,7 @@ impl MemoryDisk {
             self.lock()
                 .names
                 .get(name)
-                .expect("the file to look at exists"),
+                .expect("the file to read exists"),
         )
         .current
         .clone()
@@ -233,7 +231,7 @@ impl MemoryDisk {
         copy
     }
 
-    /// What was asked of the disk so far.
+    /// How many calls the disk has received so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.lock().counts
@@ -308,7 +306,7 @@ impl Content {
         }
     }
 
-    /// Leaves the length as it is: the system knows it by itself.
+    /// The length stays, because the system keeps it apart from the pages.
     fn evict(&mut self) {
         if !std::mem::take(&mut self.unwritten) {
             return;
@@ -324,7 +322,7 @@ impl Content {
         self.current = left;
     }
 
-    /// Copies some unsynced sectors to where power losses do not reach.
+    /// Writes some unsynced sectors to the durable content.
     fn write_back(&mut self, keep: &mut impl FnMut() -> bool) {
         if self.durable.len() != self.current.len() && keep() {
             self.durable.resize(self.current.len(), 0);
@@ -423,7 +421,7 @@ impl Disk for MemoryDisk {
 }
 
 impl MemoryFile {
-    /// The disk and this file's bytes, if the power was not cut since it was opened.
+    /// Locks the disk and the content of this file; fails if the power was cut since it was opened.
     fn lock(
         &self,
         operation: &'static str,

@@ -1,13 +1,13 @@
 //! The names of the log's files.
 
-/// What a file in the log's directory is, by its name.
+/// The kind of a file in the log's directory, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Name {
     /// A segment of the log.
     Segment(u64),
-    /// A file of a segment's size that is ready to become one.
+    /// A file of a segment's size that is ready to become a segment.
     Spare(u64),
-    /// A spare that was being made when the process ended.
+    /// A spare that was not finished when the process ended.
     Unfinished(u64),
 }
 
@@ -21,7 +21,7 @@ impl Name {
             "tmp" => Self::Unfinished(number),
             _ => return None,
         };
-        // "+1.segment" is a number to the parser above, but not a name of ours.
+        // `u64` parses "+1" too, which is never written.
         (parsed.to_string() == name).then_some(parsed)
     }
 }
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_back_and_others_are_not() {
+    fn written_names_are_parsed_and_others_are_not() {
         for name in [Name::Segment(1), Name::Spare(u64::MAX), Name::Unfinished(0)] {
             assert_eq!(Name::parse(&name.to_string()), Some(name));
         }

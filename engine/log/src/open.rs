@@ -1,5 +1,5 @@
-//! Opening a log: reading every segment back, telling a torn tail from damage, and leaving the disk
-//! such that appending can go on.
+//! Opening a log: reads every segment back, distinguishes a torn tail from damage, and prepares the
+//! disk for further appends.
 
 use super::disk::{Disk, DiskFile};
 use super::error::LogError;
@@ -15,29 +15,27 @@ use dengine_planted::planted;
 use dengine_types::NUMBER_MAX;
 use std::sync::Arc;
 
-/// Files are read in pieces of about this size.
+/// Files are read in windows of about this size.
 const WINDOW_BYTES: u32 = 1 << 20;
 
-/// A log as it is on disk.
+/// A log as found on disk.
 pub(super) struct Found<F> {
     pub(super) segments: Segments<F>,
     pub(super) tail: Tail,
     pub(super) torn: Option<TornTail>,
 }
 
-/// Where the last segment's batches end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tail {
-    /// Behind the last batch.
+    /// The offset after the last batch.
     pub(super) offset: u32,
-    /// The last batch's checksum.
     pub(super) previous_crc: u32,
-    /// Where the bytes begin that no batch proves to be durable.
+    /// The offset from which no batch proves the bytes to be durable.
     durable: u32,
 }
 
 impl Tail {
-    /// Of a segment that has no batch yet and follows one that ended with `previous_crc`.
+    /// The tail of a segment without a batch that follows one that ended with `previous_crc`.
     pub(super) fn at_start(previous_crc: u32) -> Self {
         Self {
             offset: SEGMENT_HEADER_BYTES,
@@ -47,7 +45,7 @@ impl Tail {
     }
 }
 
-/// Reads the log back; `numbers` are those of its segments. `None` if there are none.
+/// Reads the log back from the segments with these `numbers`. `None` if there are none.
 pub(super) fn recover<D: Disk>(
     disk: &D,
     options: &LogOptions,
@@ -148,7 +146,7 @@ fn open_segment<D: Disk>(
     ))
 }
 
-/// What the log held when its first segment began.
+/// The state of the log at the beginning of its first segment.
 fn first_state<F: DiskFile>(
     file: &SegmentFile<F>,
     header: &SegmentHeader,
@@ -160,7 +158,8 @@ fn first_state<F: DiskFile>(
     })
 }
 
-/// A segment begins with what its predecessor ended with; the predecessor was durable by then.
+/// Checks that a segment begins with the state at the end of its predecessor, which was durable by
+/// then.
 fn check_follows<D: Disk>(
     disk: &D,
     segments: &Segments<D::File>,
@@ -187,7 +186,7 @@ fn check_follows<D: Disk>(
     Ok(())
 }
 
-/// Takes over every batch up to the first that does not continue the chain.
+/// Applies every batch up to the first that does not continue the chain.
 fn replay<F: DiskFile>(
     segments: &mut Segments<F>,
     file: &SegmentFile<F>,
@@ -225,7 +224,8 @@ fn replay<F: DiskFile>(
     Ok(tail)
 }
 
-/// Judges what follows the last batch, and leaves the last segment durable up to there and zero after.
+/// Examines the rest of the last segment, and leaves the segment durable up to the last batch and
+/// zero after it.
 fn finish<F: DiskFile>(
     file: &SegmentFile<F>,
     tail: Tail,
@@ -242,8 +242,8 @@ fn finish<F: DiskFile>(
         offset: u64::from(tail.offset),
         bytes: u64::from(rest.end - tail.offset),
     });
-    // What a failed sync lost may still be read back from the operating system's memory, and the next
-    // sync would not write it: so what no batch proves to be durable is written once more.
+    // After a failed sync the page cache may still return data that is not on disk, and the next
+    // sync would not write it. So everything that no batch proves to be durable is rewritten.
     if !planted!(TailNotRewritten) {
         rewrite(file, tail)?;
     }
@@ -254,15 +254,15 @@ fn finish<F: DiskFile>(
 
 /// What follows the last batch.
 struct Rest {
-    /// Behind the last byte that is not zero.
+    /// The offset after the last byte that is not zero.
     end: u32,
-    /// Whether something looks like the beginning of a batch of this segment.
+    /// Whether a header of a batch of this segment was found.
     batches_began: bool,
 }
 
-/// Looks at everything from `offset` on. A whole batch there that was written when `offset` was already
-/// durable proves damage: a batch that was acknowledged is gone. Without such a proof it is the torn
-/// tail of appends that no sync completed.
+/// Examines everything from `offset` on. A whole batch there that was written when `offset` was
+/// already durable proves damage: an acknowledged batch is lost. Without such a proof it is the
+/// torn tail of appends that no sync completed.
 fn examine<F: DiskFile>(file: &SegmentFile<F>, offset: u32) -> Result<Rest, LogError> {
     let mut window = Window::new(file);
     let mut rest = Rest {
@@ -273,7 +273,8 @@ fn examine<F: DiskFile>(file: &SegmentFile<F>, offset: u32) -> Result<Rest, LogE
     while at < file.capacity {
         let piece = window.get(at, WINDOW_BYTES)?;
         let next = at + to_u32(piece.len());
-        // A batch that begins in the last bytes of a piece has its length, never 0, there too.
+        // The length of a batch is never 0, so one that begins in the last bytes of a window is
+        // seen.
         let Some(last) = piece.iter().rposition(|byte| *byte != 0) else {
             at = next;
             continue;
@@ -292,8 +293,8 @@ fn examine<F: DiskFile>(file: &SegmentFile<F>, offset: u32) -> Result<Rest, LogE
                 return Err(file.corrupt(
                     offset,
                     format!(
-                        "the batch that was here is not readable, and the one at byte {at} shows that \
-                         it was durable"
+                        "the batch that was here is not readable, and the one at byte {at} shows \
+                         that it was durable"
                     ),
                 ));
             }
@@ -326,7 +327,7 @@ fn zero<F: DiskFile>(file: &SegmentFile<F>, from: u32, to: u32) -> Result<(), Lo
     Ok(())
 }
 
-/// A part of a segment, in memory.
+/// A part of a segment in memory.
 struct Window<'a, F> {
     file: &'a SegmentFile<F>,
     start: u32,
@@ -342,7 +343,7 @@ impl<'a, F: DiskFile> Window<'a, F> {
         }
     }
 
-    /// The bytes from `offset` on; fewer than asked for at the segment's end, but never none.
+    /// The bytes from `offset` on; fewer than `bytes` at the segment's end, but at least one.
     fn get(&mut self, offset: u32, bytes: u32) -> Result<&[u8], LogError> {
         let left = self.file.capacity - offset;
         let wanted = bytes.min(left) as usize;
@@ -368,7 +369,7 @@ impl<'a, F: DiskFile> Window<'a, F> {
         Ok(BatchHeader::read(bytes, epoch, room))
     }
 
-    /// The batch at `offset`, if there is a whole one of this segment.
+    /// The batch at `offset`, if a whole one of this segment is there.
     fn batch(&mut self, offset: u32) -> Result<Option<Frame<'_>>, LogError> {
         let Some(header) = self.header(offset)? else {
             return Ok(None);

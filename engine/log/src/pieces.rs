@@ -1,8 +1,9 @@
-//! Making the next segment's file while the present one is written: piece by piece, by another thread if there is one.
+//! Prepares the next segment's file while the current one is written: piece by piece, on another
+//! thread if there is one.
 //!
-//! A piece is synced, and a sync that gives a file its space waits for the file system's journal, which may write other
-//! files' data first: tens of milliseconds. Syncs of a segment whose space was there before do not wait for that, so appends
-//! go on meanwhile.
+//! Each piece is synced. A sync that allocates a file's space waits for the file system's journal,
+//! which may write other files' data first: tens of milliseconds. Syncs of a segment whose space is
+//! already allocated do not wait for it, so appends go on meanwhile.
 
 use super::disk::{Disk, DiskFile};
 use super::error::LogError;
@@ -12,7 +13,7 @@ use super::names::Name;
 use super::writer::Log;
 use std::sync::Arc;
 
-/// The spare that is being made.
+/// The spare that is being prepared.
 #[derive(Debug)]
 pub(super) enum Next<F> {
     None,
@@ -43,14 +44,15 @@ impl<F: DiskFile> Next<F> {
     }
 }
 
-/// A piece of the next segment's file, to be filled with zeros. Where it is dropped, the next opening removes the file.
+/// A piece of the next segment's file, to be filled with zeros. If it is dropped, the next opening
+/// removes the file.
 pub struct Piece<D: Disk> {
     disk: Arc<D>,
     filling: Filling<D::File>,
     upto: u32,
 }
 
-/// What became of a [`Piece`], for [`Log::take_back`].
+/// The result of a [`Piece`], for [`Log::take_back`].
 pub struct Filled<D: Disk>(Result<Done<D::File>, LogError>);
 
 enum Done<F> {
@@ -59,8 +61,8 @@ enum Done<F> {
 }
 
 impl<D: Disk> Piece<D> {
-    /// Fills it, and makes that durable. It takes as long as the disk does.
-    #[must_use = "the log waits for it"]
+    /// Fills the piece and syncs it, for as long as the disk takes.
+    #[must_use = "the log needs it back"]
     pub fn fill(mut self) -> Filled<D> {
         if let Err(error) = self.filling.fill_upto(self.upto) {
             return Filled(Err(self.filling.abandon(&*self.disk, error)));
@@ -73,15 +75,17 @@ impl<D: Disk> Piece<D> {
 }
 
 impl<D: Disk> Log<D> {
-    /// A piece of the next segment's file to fill, if that lags behind the filling of the present one and no other piece is
-    /// away. Ask after a sync, when the callers have their answers: otherwise the append that needs the next segment has
-    /// to write all of it at once.
+    /// A piece of the next segment's file to fill, if the file lags behind the current segment and
+    /// no other piece is out. Call this after a sync, when the callers have their answers; without
+    /// it the append that needs the next segment has to write all of it at once.
     ///
     /// # Errors
+    ///
     /// As [`Log::prepare`].
     pub fn next_piece(&mut self) -> Result<Option<Piece<D>>, LogError> {
         self.check_poison()?;
-        // Twice the present one's pace, so that it is complete when that is half full.
+        // Twice the pace of the current segment, so that the file is complete when that one is half
+        // full.
         let due = 2 * u64::from(self.offset - SEGMENT_HEADER_BYTES);
         let done = match &self.next {
             Next::None => 0,
@@ -98,7 +102,7 @@ impl<D: Disk> Log<D> {
                 self.usable_or_fatal(begun)?
             }
         };
-        // A 64th of the segment at least, so that there are few syncs whatever the size.
+        // At least a 64th of the segment, so that there are few syncs whatever the size.
         let least = (self.options.segment_bytes / 64).max(SEGMENT_HEADER_BYTES);
         let upto = u32::try_from(due).unwrap_or(u32::MAX);
         let upto = upto.max(done.saturating_add(least));
@@ -112,14 +116,15 @@ impl<D: Disk> Log<D> {
         }))
     }
 
-    /// Whether a piece is away. Its file takes space: an append that found none takes it back before it waits for more.
+    /// Whether a piece is out. Its file takes space: an append without space takes it back before
+    /// it waits for more.
     #[must_use]
     pub fn is_piece_away(&self) -> bool {
         matches!(self.next, Next::Away { .. })
     }
 
-    /// Whether a piece is away without which the next segment may not be there in time: whoever goes on appending writes all
-    /// of another one at once.
+    /// Whether a piece is out without which the next segment may not be ready in time: an append
+    /// would then write all of another file at once.
     #[must_use]
     pub fn awaits_piece(&self) -> bool {
         self.is_piece_away()
@@ -127,9 +132,10 @@ impl<D: Disk> Log<D> {
             && self.offset > self.current.capacity / 4 * 3
     }
 
-    /// Takes a piece back that was filled.
+    /// Takes a filled piece back.
     ///
     /// # Errors
+    ///
     /// As [`Log::prepare`].
     pub fn take_back(&mut self, filled: Filled<D>) -> Result<(), LogError> {
         self.next = Next::None;
@@ -140,9 +146,11 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// Removes the files that were made, or kept, for the next segments. A piece that is away stays away.
+    /// Removes the files that were prepared, or kept, for the next segments, except for a piece
+    /// that is out.
     ///
     /// # Errors
+    ///
     /// If the disk fails; the log is unusable then.
     pub fn give_back_next(&mut self) -> Result<(), LogError> {
         self.check_poison()?;
@@ -163,11 +171,12 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// Fills the next piece, where no other thread does.
+    /// Fills the next piece on this thread.
     ///
     /// # Errors
-    /// [`LogError::NoSpace`] leaves the log as it was, and may be passed over. After any other error it is
-    /// unusable.
+    ///
+    /// [`LogError::NoSpace`] leaves the log unchanged, and may be ignored. After any other error
+    /// the log is unusable.
     pub fn prepare(&mut self) -> Result<(), LogError> {
         match self.next_piece()? {
             Some(piece) => self.take_back(piece.fill()),
@@ -185,8 +194,8 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// So many syncs the next segment takes beside a log that writes so many bytes between two of its own, on a disk that takes as long
-    /// for each. It must be there in time.
+    /// How many syncs the next segment takes beside a log that writes `bytes` between two of its
+    /// own, on a disk on which every sync takes the same time. The segment must be ready in time.
     fn syncs_of_next(bytes: usize) -> u64 {
         let disk = MemoryDisk::new();
         let options = LogOptions {
@@ -220,15 +229,16 @@ mod tests {
         syncs
     }
 
-    /// Each took one for each MiB, and the log waited for dozens of them where one takes a tenth of a second.
+    /// With one sync for each MiB the log waited for dozens of them, on a disk where one takes a
+    /// tenth of a second.
     #[test]
-    fn the_more_the_log_writes_at_once_the_fewer_syncs_its_next_segment_takes() {
+    fn larger_appends_prepare_the_next_segment_with_fewer_syncs() {
         assert!(syncs_of_next(MIB / 4) >= 60, "each is small");
         assert!(syncs_of_next(MIB) <= 40);
         let few = syncs_of_next(4 * MIB);
         assert!(
             (9..=16).contains(&few),
-            "{few}: none carries all that is due"
+            "{few} syncs: none writes all that is due"
         );
     }
 }

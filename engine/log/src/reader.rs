@@ -10,7 +10,7 @@ use dengine_types::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use dengine_types::{Entry, Index, Term};
 use std::sync::Arc;
 
-/// What the log and its readers share.
+/// The state that the log and its readers share.
 pub(super) struct Shared<F>(RwLock<Segments<F>>);
 
 impl<F> Shared<F> {
@@ -31,10 +31,10 @@ impl<F> Shared<F> {
     }
 }
 
-/// Reads a log that somebody else writes. It sees everything appended so far, also what is not yet
-/// durable; a whole answer comes from one moment.
+/// Reads a log that another thread writes. It sees everything appended so far, also what is not yet
+/// durable; the result of one call is consistent.
 ///
-/// Cloning is cheap, and no call waits for the disk while it holds up the writer.
+/// Cloning is cheap, and no call holds up the writer while it waits for the disk.
 pub struct LogReader<D: Disk> {
     shared: Arc<Shared<D::File>>,
 }
@@ -61,7 +61,7 @@ impl<D: Disk> LogReader<D> {
         Self { shared }
     }
 
-    /// The first entry that can be read. If there is none, the one that will be appended next.
+    /// The first entry that can be read; the next one to be appended if there is none.
     #[must_use]
     pub fn first_index(&self) -> Index {
         self.shared.read().state.first_index()
@@ -79,7 +79,7 @@ impl<D: Disk> LogReader<D> {
         self.shared.read().state.last()
     }
 
-    /// The entry before the first: all that is remembered of the truncated part.
+    /// The entry before the first: the only one of the truncated part whose term is known.
     #[must_use]
     pub fn base(&self) -> Position {
         self.shared.read().state.base()
@@ -91,15 +91,15 @@ impl<D: Disk> LogReader<D> {
         self.shared.read().bytes()
     }
 
-    /// The first entry of the newest part of the log that takes at least `bytes` on disk; the log's first
-    /// one if all of it takes less.
+    /// The first entry of the newest part of the log that takes at least `bytes` on disk; the log's
+    /// first entry if all of it takes less.
     #[must_use]
     pub fn keep_from(&self, bytes: u64) -> Index {
         self.shared.read().keep_from(bytes)
     }
 
-    /// The first entry of the segment that is being written, which takes its space whatever is dropped; the one after the last if
-    /// there is none in it.
+    /// The first entry of the segment that is being written, which takes its space whatever is
+    /// dropped; the one after the last if it has no entries.
     #[must_use]
     pub fn current_first(&self) -> Index {
         self.shared.read().current_first()
@@ -111,12 +111,12 @@ impl<D: Disk> LogReader<D> {
         self.shared.read().state.term(index)
     }
 
-    /// The entries from `from` on, before `to_exclusive`, about `max_bytes` of them and at least one
-    /// (none if the range is empty). Every batch that is read is checked again.
+    /// The entries from `from` up to `to_exclusive`, about `max_bytes` of them and at least one
+    /// (none if the range is empty). Every batch that is read is verified again.
     ///
     /// # Errors
-    /// [`LogError::OutOfRange`] if part of the range was truncated or is not yet there;
-    /// [`LogError::Disk`] or [`LogError::Corrupt`] if the disk does not give back what was written.
+    /// [`LogError::OutOfRange`] if part of the range was truncated or is not yet appended;
+    /// [`LogError::Disk`] or [`LogError::Corrupt`] if the disk does not return what was written.
     pub fn entries(
         &self,
         from: Index,
@@ -160,7 +160,7 @@ impl<D: Disk> LogReader<D> {
     }
 }
 
-/// The wanted entries of one batch, all sharing its bytes.
+/// The requested entries of one batch, all sharing its bytes.
 fn read_piece<F: DiskFile>(piece: &Piece<F>) -> Result<Vec<Entry>, LogError> {
     let Piece {
         file,
@@ -172,7 +172,7 @@ fn read_piece<F: DiskFile>(piece: &Piece<F>) -> Result<Vec<Entry>, LogError> {
     let read = file.file.read_at(u64::from(batch.offset), &mut bytes)?;
     bytes.truncate(read);
     let header = BatchHeader::read(&bytes, file.epoch, batch.bytes)
-        .ok_or_else(|| file.corrupt(batch.offset, "a batch that was here has changed"))?;
+        .ok_or_else(|| file.corrupt(batch.offset, "the batch that was here has changed"))?;
     let bytes = Bytes::from(bytes);
     let frame = Frame::verify(header, &bytes).map_err(|what| file.corrupt(batch.offset, what))?;
     let wanted = frame
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_size_is_that_of_all_segments() {
+    fn the_size_of_a_log_is_that_of_all_segments() {
         let disk = MemoryDisk::new();
         let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
         let segment_bytes = u64::from(small_options().segment_bytes);
@@ -239,9 +239,9 @@ mod tests {
         assert_eq!(entries.unwrap().len(), 5);
     }
 
-    /// The first is always read, and does not count.
+    /// The first batch is always read, and does not count.
     #[test]
-    fn no_more_batches_are_read_than_hold_so_many_bytes() {
+    fn reads_are_bounded_in_bytes_of_batches() {
         let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
         append_batches(&mut log, 1..=10);
         let batches = |max_bytes| {
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_appended_at_once_is_one_batch_as_far_as_it_fits() {
+    fn one_append_is_one_batch_up_to_batch_bytes() {
         let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
         log.append(&batch(1, 1..=4, 100)).unwrap();
         log.append(&batch(1, 5..=12, 200)).unwrap();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_that_were_replaced_are_not_read() {
+    fn replaced_batches_are_not_read() {
         let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
         append_batches(&mut log, 1..=4);
         append_batches(&mut log, 3..=3);
@@ -272,9 +272,9 @@ mod tests {
         assert_eq!(held, [(1, 2), (2, 3), (3, 4)]);
     }
 
-    /// Between looking up where entries are and reading them, their segment may be dropped.
+    /// Between the lookup of entries and the read, their segment may be dropped.
     #[test]
-    fn a_file_that_is_being_read_is_not_used_again() {
+    fn a_file_that_is_being_read_is_not_recycled() {
         let disk = MemoryDisk::new();
         let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
         let append = |log: &mut Log<MemoryDisk>, indexes: std::ops::RangeInclusive<u64>| {

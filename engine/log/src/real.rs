@@ -1,6 +1,6 @@
 //! A directory of the operating system as a [`Disk`].
 
-use crate::durable::make_folder;
+use crate::durable::create_dir_all;
 
 use super::disk::{Disk, DiskError, DiskFile};
 use rustix::fs::{FallocateFlags, FlockOperation};
@@ -10,15 +10,15 @@ use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// A directory of the operating system, locked (`flock`) for as long as this value lives.
+/// A directory of the operating system, locked (`flock`) until this value is dropped.
 #[derive(Debug)]
 pub struct RealDisk {
     path: PathBuf,
     directory: Directory,
 }
 
-/// Tells of a failed sync again and again. The system tells of it once, to whichever thread asks first; the others might
-/// take their own names for durable.
+/// Remembers a failed sync. The system reports it once, to the thread that asks first, and without
+/// this the others would take their own names for durable.
 #[derive(Debug)]
 struct Directory {
     file: File,
@@ -33,13 +33,11 @@ pub struct RealFile {
 }
 
 impl RealDisk {
-    /// Opens `path`, making the directory if it is missing.
-    ///
-    /// # Errors
-    /// If the directory cannot be made, opened or synced, or another process has it locked.
+    /// Opens the directory `path`, and creates it if it is missing. Fails if another process has
+    /// locked it.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, DiskError> {
         let path = path.into();
-        make_folder(&path).map_err(|error| DiskError::new("make directory", &path, error))?;
+        create_dir_all(&path).map_err(|error| DiskError::new("make directory", &path, error))?;
         let directory =
             File::open(&path).map_err(|error| DiskError::new("open directory", &path, error))?;
         rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).map_err(
@@ -81,7 +79,7 @@ impl Disk for RealDisk {
         let fail = |error| DiskError::new("list directory", &self.path, error);
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(fail)? {
-            // A name that is not UTF-8 is none of ours.
+            // The log's own names are UTF-8.
             if let Ok(name) = entry.map_err(fail)?.file_name().into_string() {
                 names.push(name);
             }
@@ -127,7 +125,7 @@ impl Disk for RealDisk {
 }
 
 impl Directory {
-    /// One at a time: nobody is told that all is well while another one is about to hear that it is not.
+    /// One sync at a time, so that none succeeds while another is about to report a failure.
     fn sync(&self, sync: impl FnOnce(&File) -> Result<(), DiskError>) -> Result<(), DiskError> {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = &*failed {
@@ -170,7 +168,7 @@ impl DiskFile for RealFile {
     }
 
     fn reserve(&self, bytes: u64, leave: u64) -> Result<(), DiskError> {
-        // Who asks for more than there is may have all of that for a moment, and others find none.
+        // A large allocation may take all remaining space for a moment, so that others find none.
         let free = rustix::fs::fstatvfs(&self.file);
         let needed = bytes.saturating_add(leave);
         let is_free =
@@ -178,8 +176,8 @@ impl DiskFile for RealFile {
         if free.is_ok_and(|disk| !is_free(&disk)) {
             return Err(self.fail("reserve space for", rustix::io::Errno::NOSPC));
         }
-        // It finds a full disk before anything is written, and makes one extent. Some file systems cannot
-        // do it; there the first write to each place reserves.
+        // Finds a full disk before anything is written, and allocates one extent. Some file systems
+        // do not support it; there the first write to each place allocates.
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
             Err(error) => return Err(self.fail("reserve space for", error)),
@@ -213,7 +211,7 @@ mod tests {
         let disk = RealDisk::open(directory.path()).unwrap();
         let file = disk.create("f").unwrap();
         let all = rustix::fs::statvfs(directory.path()).unwrap();
-        // The same on a disk as large as files can be.
+        // The same on a disk as large as a file can be.
         let capacity = all.f_blocks * all.f_frsize;
         for (bytes, leave) in [(capacity + 1, 0), (4096, capacity)] {
             let error = file.reserve(bytes, leave).unwrap_err();
@@ -224,9 +222,9 @@ mod tests {
         assert_eq!(file.len().unwrap(), 4096);
     }
 
-    /// Whoever syncs the directory besides the log's own thread must not be the only one who hears that it failed.
+    /// The failure must reach the log's own thread even if another one syncs the directory.
     #[test]
-    fn a_failed_sync_of_the_directory_is_told_to_everybody() {
+    fn a_failed_sync_of_the_directory_fails_every_later_one() {
         let directory = tempfile::tempdir().unwrap();
         let disk = RealDisk::open(directory.path()).unwrap();
         disk.sync_dir().unwrap();

@@ -1,4 +1,4 @@
-//! The reset of a log is what installs a snapshot: after a crash it has happened, or it has not.
+//! The reset of a log installs a snapshot: after a crash it has taken effect, or it has not.
 
 use super::conformance::{batch, small_options};
 use super::memory::MemoryDisk;
@@ -15,7 +15,7 @@ const HARD_STATE: HardState = HardState {
     commit: Index(500),
 };
 
-/// A log with entries, and some more that were not synced.
+/// A log with entries, some of them unsynced.
 fn before() -> MemoryDisk {
     let disk = MemoryDisk::new();
     let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
@@ -29,7 +29,7 @@ fn open(disk: &MemoryDisk) -> (Log<MemoryDisk>, Recovered) {
     Log::open(disk.clone(), small_options()).unwrap()
 }
 
-/// What an opened log has to be: all that was there, or nothing but what the reset says.
+/// Whether an opened log was reset; panics if it is neither unchanged nor reset.
 fn is_reset(disk: &MemoryDisk) -> bool {
     let (mut log, recovered) = open(disk);
     let reader = log.reader();
@@ -54,7 +54,7 @@ fn is_reset(disk: &MemoryDisk) -> bool {
         (reader.term(Index(500)), reader.term(Index(499))),
         (Some(Term(3)), None)
     );
-    // It goes on behind the base, whether or not the old segments were dropped.
+    // It continues after the base, whether or not the old segments were dropped.
     let entries = batch(4, 501..=503, 10).entries;
     log.append(&Batch {
         hard_state: None,
@@ -76,7 +76,7 @@ fn is_reset(disk: &MemoryDisk) -> bool {
 }
 
 #[test]
-fn an_unsynced_reset_has_happened_or_not() {
+fn an_unsynced_reset_is_atomic() {
     let mut found = [false; 2];
     for seed in 0..32u32 {
         let disk = before();
@@ -92,7 +92,7 @@ fn an_unsynced_reset_has_happened_or_not() {
 }
 
 #[test]
-fn a_synced_reset_has_happened() {
+fn a_synced_reset_is_durable() {
     for cut in [false, true] {
         let disk = before();
         let (mut log, _) = open(&disk);
@@ -106,9 +106,9 @@ fn a_synced_reset_has_happened() {
     }
 }
 
-/// The old segments go one after the other, and a crash may come between any two.
+/// The old segments are removed one after the other, and a crash may come between any two.
 #[test]
-fn a_crash_while_the_old_segments_go_changes_nothing() {
+fn a_crash_during_the_removal_of_old_segments_keeps_the_reset() {
     for syncs in 0..6 {
         let disk = before();
         let (mut log, _) = open(&disk);
@@ -118,7 +118,7 @@ fn a_crash_while_the_old_segments_go_changes_nothing() {
         let _ = log.truncate_prefix(BASE.index);
         drop(log);
         disk.power_loss(|| syncs % 2 == 0);
-        // The copy has no failure left in it.
+        // The copy fails no call.
         assert!(is_reset(&disk.duplicate()));
     }
 }

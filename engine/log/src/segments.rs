@@ -1,5 +1,5 @@
-//! The log in memory: which segments there are, and where in them each batch with entries is. The
-//! writer changes it, readers look things up in it.
+//! The log's index in memory: its segments, and where in them each batch with entries is. The
+//! writer changes it, readers look entries up in it.
 
 use super::disk::DiskFile;
 use super::error::LogError;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A segment's open file, and what is needed to judge a batch read from it.
+/// A segment's open file, and what is needed to verify a batch read from it.
 #[derive(Debug)]
 pub(super) struct SegmentFile<F> {
     pub(super) file: F,
@@ -30,8 +30,8 @@ impl<F: DiskFile> SegmentFile<F> {
     }
 }
 
-/// A batch with entries. It is live from `first` to the next batch's `first`: a later batch with a
-/// lower first index has replaced the rest.
+/// A batch with entries. It is live from `first` to the next batch's `first`: the rest was replaced
+/// by a later batch with a lower first index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchRef {
     pub(super) first: Index,
@@ -42,11 +42,11 @@ pub(super) struct BatchRef {
 #[derive(Debug)]
 pub(super) struct Segment<F> {
     pub(super) file: Arc<SegmentFile<F>>,
-    /// Ascending by `first`; only those that still have live entries.
+    /// Ascending by `first`; only those with live entries.
     batches: Vec<BatchRef>,
 }
 
-/// Where to read entries: a batch, and which of its entries are wanted.
+/// A batch to read, and which of its entries are requested.
 #[derive(Debug)]
 pub(super) struct Piece<F> {
     pub(super) file: Arc<SegmentFile<F>>,
@@ -55,7 +55,7 @@ pub(super) struct Piece<F> {
     pub(super) to: Index,
 }
 
-/// All that is known of the log without reading it.
+/// What is known of the log without reading it.
 #[derive(Debug)]
 pub(super) struct Segments<F> {
     pub(super) state: State,
@@ -96,8 +96,8 @@ impl<F: DiskFile> Segments<F> {
         self.segments.len()
     }
 
-    /// Takes over a change that [`State::check`] accepted, and that is in `batches` at the end of the
-    /// current segment.
+    /// Applies a change that [`State::check`] accepted and that was written as `batches` at the end
+    /// of the current segment.
     pub(super) fn apply<T: Iterator<Item = Term>>(
         &mut self,
         change: Change<T>,
@@ -119,8 +119,8 @@ impl<F: DiskFile> Segments<F> {
         }
     }
 
-    /// Drops every batch that begins at `first` or later; what an earlier one holds from there on is
-    /// no longer live.
+    /// Drops every batch that begins at `first` or later, and ends the live part of an earlier one
+    /// there.
     fn drop_from(&mut self, first: Index) {
         for segment in self.segments.iter_mut().rev() {
             let kept = segment.batches.partition_point(|batch| batch.first < first);
@@ -131,8 +131,8 @@ impl<F: DiskFile> Segments<F> {
         }
     }
 
-    /// The first entry of the newest batches that hold at least `bytes` together; the log's first entry if
-    /// all of them hold less.
+    /// The first entry of the newest batches that hold at least `bytes` together; the log's first
+    /// entry if all of them hold less.
     pub(super) fn keep_from(&self, bytes: u64) -> Index {
         let mut held = 0;
         let newest_first = self.segments.iter().rev();
@@ -145,7 +145,8 @@ impl<F: DiskFile> Segments<F> {
         enough.map_or(first, |batch| batch.first.max(first))
     }
 
-    /// The first live entry of the current segment, which is never dropped; behind the last one if it holds none.
+    /// The first live entry of the current segment, which is never dropped; the one after the last
+    /// if it holds none.
     pub(super) fn current_first(&self) -> Index {
         let current = self.segments.back();
         let batch = current.and_then(|segment| segment.batches.first());
@@ -153,8 +154,8 @@ impl<F: DiskFile> Segments<F> {
         batch.map_or(behind, |batch| batch.first.max(self.state.first_index()))
     }
 
-    /// Takes the oldest segment off if all its live entries are at most `upto` and it is not the
-    /// current one; the log then begins behind them.
+    /// Removes the oldest segment if all its live entries are at most `upto` and it is not the
+    /// current one; the log then begins after them.
     pub(super) fn pop_segment(&mut self, upto: Index) -> Option<Arc<SegmentFile<F>>> {
         if self.segments.len() < 2 {
             return None;
@@ -179,8 +180,8 @@ impl<F: DiskFile> Segments<F> {
         next.map_or(self.state.last().index, |next| Index(next.first.0 - 1))
     }
 
-    /// Where the entries `from..to` are, as far as batches of `bytes_max` bytes together; at least one
-    /// batch. The caller has checked the range.
+    /// Where the entries `from..to` are, up to `bytes_max` bytes of batches; at least one batch.
+    /// The caller has checked the range.
     pub(super) fn pieces(&self, from: Index, to: Index, bytes_max: u64) -> Vec<Piece<F>> {
         let holds = |segment: &Segment<F>| {
             segment
@@ -206,7 +207,7 @@ impl<F: DiskFile> Segments<F> {
                 continue;
             };
             let end = self.end_of(segment, batch).next().min(to);
-            // The first batch may be wanted for its last entry only, so it does not count.
+            // The first batch may be needed for its last entry only, so it does not count.
             bytes += if pieces.is_empty() {
                 0
             } else {

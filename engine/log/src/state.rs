@@ -1,29 +1,26 @@
-//! The rules of a log's contents, the same for what is appended and for what is read back: appending
-//! checks them before anything is written, opening checks them again (a pair of assertions around the
-//! disk).
+//! The rules of a log's contents, the same for what is appended and for what is read back:
+//! appending checks them before the write, opening checks them again (a pair of assertions around
+//! the disk).
 
 use dengine_types::{HardState, Index, MemberId, NUMBER_MAX, Term};
 
-/// An entry's place: its index and the term it was made in.
+/// The index of an entry and the term in which it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// The index; 0 before the first entry.
     pub index: Index,
-    /// The term; 0 before the first entry.
     pub term: Term,
 }
 
-/// Entries of one term, from `first` to the next run's first.
+/// Consecutive entries of one term, up to the first of the next run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     first: Index,
     term: Term,
 }
 
-/// What a log holds, without the entries themselves.
+/// The state of a log, without the entries themselves.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
-    /// The entry before the first.
     base: Position,
     last: Index,
     /// Ascending in both fields; one run for each term that has entries.
@@ -37,7 +34,7 @@ pub(super) struct Change<T> {
     pub(super) previous: Position,
     pub(super) terms: T,
     pub(super) hard_state: Option<HardState>,
-    /// Drop everything and begin after `previous`.
+    /// Drops everything; the log begins after `previous`.
     pub(super) resets: bool,
 }
 
@@ -51,8 +48,8 @@ impl State {
         }
     }
 
-    /// What a segment's header says the log held when the segment began. It has to keep the rules of a
-    /// reset, which says the same.
+    /// The state at the beginning of a segment, from its header. It has to keep the rules of a
+    /// reset, which has the same fields.
     pub(super) fn restore(base: Position, hard_state: HardState) -> Result<Self, String> {
         Self::default().check(&Change {
             previous: base,
@@ -94,7 +91,7 @@ impl State {
         )
     }
 
-    /// Whether `change` may follow what is there.
+    /// Whether `change` may follow the current state.
     pub(super) fn check<T>(&self, change: &Change<T>) -> Result<(), String>
     where
         T: Iterator<Item = Term> + Clone,
@@ -144,7 +141,7 @@ impl State {
                 term,
             };
         }
-        // Terms never go down and the commit index is within the log, so this bounds them all.
+        // Terms never decrease and the commit index is within the log, so this bounds them all.
         check_number("index", last.index.0)?;
         check_number("term", last.term.0)?;
         let end = if last == previous && !change.resets {
@@ -177,13 +174,13 @@ impl State {
                 previous.index, previous.term
             )),
             Some(_) => Ok(()),
-            // Below the base: the entries before were dropped with the segments that held them, and
-            // this batch, in a later segment, had replaced what followed.
+            // Below the base: the entries before were dropped with their segments, and this batch,
+            // in a later segment, had replaced what followed.
             None => check_base(previous),
         }
     }
 
-    /// Takes over a change that [`State::check`] accepted.
+    /// Applies a change that [`State::check`] accepted.
     pub(super) fn apply<T: Iterator<Item = Term>>(&mut self, change: Change<T>) {
         if let Some(hard_state) = change.hard_state {
             self.hard_state = hard_state;
@@ -210,14 +207,14 @@ impl State {
         }
     }
 
-    /// Forgets the entries up to `base`, which becomes the entry before the first.
+    /// Drops the entries up to `base`, which becomes the entry before the first.
     pub(super) fn drop_prefix(&mut self, base: Index) {
         let term = self
             .term(base)
             .expect("the caller took `base` from this log");
         let dropped = self.runs.partition_point(|run| run.first <= base.next());
         if let Some(last) = dropped.checked_sub(1) {
-            // The run that holds the new first entry stays.
+            // The run of the new first entry stays.
             self.runs.drain(..last);
             self.runs[0].first = self.runs[0].first.max(base.next());
             if base == self.last {
@@ -228,8 +225,8 @@ impl State {
     }
 }
 
-/// Whether the log may begin behind `base`. Consensus takes the entry before index 1 to have term 0, and
-/// no other entry.
+/// Whether the log may begin after `base`. For consensus the entry before index 1 has term 0, and
+/// no other one.
 fn check_base(base: Position) -> Result<(), String> {
     if (base.index == Index(0)) == (base.term == Term(0)) {
         return Ok(());
@@ -276,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_terms_after_every_prefix_is_dropped() {
+    fn terms_are_known_after_any_prefix_is_dropped() {
         let all = [1, 1, 2, 2, 2, 5, 5, 6];
         for dropped in 0..=all.len() {
             let mut state = state((10, 1), &all);
@@ -289,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn replaces_a_suffix() {
+    fn a_suffix_is_replaced() {
         for kept in 0..=4 {
             let mut state = state((0, 0), &[1, 1, 2, 2]);
             let previous = Index(kept);
@@ -313,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_raft_never_does() {
+    fn changes_that_raft_never_makes_are_refused() {
         let check = |previous: (u64, u64), terms: &[u64], hard_state: Option<(u64, u64, u64)>| {
             let mut state = state((0, 0), &[1, 1, 2, 2]);
             state.hard_state = HardState {
@@ -373,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn begins_only_where_a_log_can() {
+    fn a_log_begins_only_after_a_possible_entry() {
         let begin = |base: (u64, u64), term: u64, commit: u64| {
             let base = Position {
                 index: Index(base.0),
@@ -406,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_no_further_than_the_largest_number() {
+    fn indexes_are_bounded_by_the_largest_number() {
         let state = state((NUMBER_MAX - 1, 1), &[1]);
         let change = Change {
             previous: state.last(),
@@ -419,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn begins_anew_only_where_a_log_can() {
+    fn a_log_is_reset_only_to_a_possible_entry() {
         let state = state((5, 2), &[2]);
         let check = |index: u64, term: u64, resets: bool| {
             let change = Change {

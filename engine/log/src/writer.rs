@@ -18,27 +18,26 @@ use dengine_planted::planted;
 use dengine_types::{Entry, HardState, Index};
 use std::sync::Arc;
 
-/// The buffer keeps at most this much between appends.
+/// The capacity that the buffer keeps between appends.
 const BUFFER_BYTES_KEPT: usize = 8 << 20;
 
-/// A write-ahead log, see [the module](super).
+/// A write-ahead log; see [the crate](crate).
 pub struct Log<D: Disk> {
     pub(super) disk: Arc<D>,
     pub(super) options: LogOptions,
     shared: Arc<Shared<D::File>>,
     pub(super) current: Arc<SegmentFile<D::File>>,
-    /// Where the next batch goes.
+    /// The offset of the next batch.
     pub(super) offset: u32,
     /// Everything in the current segment before this is durable.
     durable: u32,
-    /// Checksum of the last batch.
     previous_crc: u32,
     pub(super) spares: Vec<Spare>,
     pub(super) next: Next<D::File>,
     leaves_space: bool,
     buffer: Vec<u8>,
     pending: Vec<Pending>,
-    /// The first failure after which nothing is known any more.
+    /// The first failure after which the state on disk is unknown.
     poison: Option<LogError>,
 }
 
@@ -63,28 +62,31 @@ impl<D: Disk> std::fmt::Debug for Log<D> {
 }
 
 impl<D: Disk> Log<D> {
-    /// Opens the log in `disk`, or makes an empty one: for who becomes a member. Whoever is one already
-    /// takes [`Log::open_existing`]. What is then there is durable.
+    /// Opens the log in `disk`, or creates an empty one: for a process that becomes a member. An
+    /// existing member uses [`Log::open_existing`]. Everything in the opened log is durable.
     ///
     /// # Errors
-    /// If the log is damaged, of a newer format or somebody else's, or the disk fails. The folder is not
-    /// changed then, except that unfinished files are cleared away.
+    ///
+    /// If the log is damaged, of a newer format or of another member, or the disk fails. The
+    /// directory is unchanged then, except that unfinished files are removed.
     pub fn open(disk: D, options: LogOptions) -> Result<(Self, Recovered), LogError> {
         Self::open_or(disk, options, create_log)
     }
 
-    /// Opens the log in `disk`, which must hold one.
+    /// Opens the log in `disk`, which must contain one.
     ///
     /// # Errors
-    /// As [`Log::open`], and [`LogError::Missing`] if there is none. None is made then: an empty log would
-    /// pass for this member's at the next start, and the member would vote again in terms it has voted in.
+    ///
+    /// As [`Log::open`], and [`LogError::Missing`] if there is none. It is not created then: the
+    /// next start would accept the empty log, and the member would vote again in terms in which it
+    /// has voted.
     pub fn open_existing(disk: D, options: LogOptions) -> Result<(Self, Recovered), LogError> {
         Self::open_or(disk, options, |disk, options, spares| {
             if planted!(MissingLogRecreated) {
                 create_log(disk, options, spares)?;
             }
-            let folder = disk.path("");
-            Err(LogError::Missing { folder })
+            let dir = disk.path("");
+            Err(LogError::Missing { dir })
         })
     }
 
@@ -110,7 +112,7 @@ impl<D: Disk> Log<D> {
             Some(found) => found,
             None => missing(&disk, &options, &mut spares)?,
         };
-        // Names that a crash left in the operating system's memory only.
+        // Names that a crash left in the page cache only.
         disk.sync_dir()?;
         let recovered = recovered(&found, created);
         let log = Self {
@@ -131,12 +133,12 @@ impl<D: Disk> Log<D> {
         Ok((log, recovered))
     }
 
-    /// Adds a batch with one write; it is durable after the next [`Log::sync`]. If it needs a new
-    /// segment, what was appended before is synced on the way.
+    /// Appends a batch with one write; it is durable after the next [`Log::sync`]. If it needs a
+    /// new segment, earlier appends are synced first.
     ///
     /// # Errors
-    /// [`LogError::InvalidBatch`] and [`LogError::NoSpace`] leave the log as it was. After any other
-    /// error it is unusable.
+    /// [`LogError::InvalidBatch`] and [`LogError::NoSpace`] leave the log unchanged. After any
+    /// other error it is unusable.
     pub fn append(&mut self, batch: &Batch) -> Result<(), LogError> {
         self.check_poison()?;
         if batch.hard_state.is_none() && batch.entries.is_empty() {
@@ -158,9 +160,9 @@ impl<D: Disk> Log<D> {
         self.write(change)
     }
 
-    /// Drops every entry and begins anew after `base`, as a snapshot demands that contains everything up
-    /// to there. Durable after the next [`Log::sync`]; the old segments go with the next
-    /// [`Log::truncate_prefix`].
+    /// Drops every entry; the log then begins after `base`, as the installation of a snapshot up to
+    /// `base` requires. Durable after the next [`Log::sync`]; the old segments are removed by the
+    /// next [`Log::truncate_prefix`].
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -184,9 +186,8 @@ impl<D: Disk> Log<D> {
 
     /// Makes everything appended durable.
     ///
-    /// # Errors
-    /// If the disk cannot promise that. The log is unusable then, and the process has to end: what a
-    /// second attempt reports means nothing.
+    /// If the disk cannot guarantee that. The log is unusable then, and the process has to end: the
+    /// result of a second attempt means nothing.
     pub fn sync(&mut self) -> Result<(), LogError> {
         self.check_poison()?;
         if self.durable == self.offset {
@@ -203,25 +204,25 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// The file of the segment that is being written, and up to where it is durable.
+    /// The name of the current segment's file, and up to where it is durable.
     #[must_use]
     pub fn durable_to(&self) -> (String, u32) {
         (Name::Segment(self.current.number).to_string(), self.durable)
     }
 
-    /// Whether something was appended that is not yet durable.
+    /// Whether an append is not yet durable.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         self.durable < self.offset
     }
 
-    /// Drops the segments all of whose entries are at most `upto`, never the one being written. Entries
+    /// Drops the segments all of whose entries are at most `upto`, except the current one. Entries
     /// up to `upto` that share a segment with later ones stay readable.
     ///
     /// # Errors
     /// If the disk fails; the log is unusable then.
     pub fn truncate_prefix(&mut self, upto: Index) -> Result<(), LogError> {
-        // What replaced a dropped segment's entries has to be durable first.
+        // The batches that replaced entries of a dropped segment have to be durable first.
         self.sync()?;
         loop {
             let popped = self.shared.write().pop_segment(upto);
@@ -231,7 +232,7 @@ impl<D: Disk> Log<D> {
         }
     }
 
-    /// Reads what this log holds, from any thread.
+    /// A reader of this log, for any thread.
     #[must_use]
     pub fn reader(&self) -> LogReader<D> {
         LogReader::new(Arc::clone(&self.shared))
@@ -243,7 +244,8 @@ impl<D: Disk> Log<D> {
         self.shared.read().state.hard_state()
     }
 
-    /// Checks what [`State::check`](super::state::State::check) cannot see, and finds the entry before the first.
+    /// Checks what [`State::check`](super::state::State::check) does not, and finds the entry
+    /// before the first.
     fn previous_of(&self, entries: &[Entry]) -> Result<Position, LogError> {
         let shared = self.shared.read();
         let Some(first) = entries.first() else {
@@ -252,7 +254,7 @@ impl<D: Disk> Log<D> {
         let mut index = first.index;
         for entry in entries {
             if entry.index != index {
-                let rule = format!("entry {} stands where {index} is due", entry.index);
+                let rule = format!("entry {} is in the place of entry {index}", entry.index);
                 return Err(LogError::InvalidBatch(rule));
             }
             if entry.context.len() > CONTEXT_BYTES_MAX {
@@ -275,7 +277,7 @@ impl<D: Disk> Log<D> {
         }) {
             Some(position) => Ok(position),
             None => Err(LogError::InvalidBatch(format!(
-                "entry {} does not adjoin the log's entries, {} to {}",
+                "entry {} does not follow the log's entries, {} to {}",
                 first.index,
                 shared.state.first_index(),
                 shared.state.last().index
@@ -283,8 +285,8 @@ impl<D: Disk> Log<D> {
         }
     }
 
-    /// Puts `batch` into the buffer, as several batches if it is large. A hard state's commit index never
-    /// passes the entries that are on disk before it.
+    /// Encodes `batch` into the buffer, as several batches if it is large. The commit index of each
+    /// is at most the last entry before or in it.
     fn encode(&mut self, mut previous: Position, batch: &Batch) {
         self.clear_buffer();
         let mut hard_state = batch.hard_state;
@@ -333,7 +335,7 @@ impl<D: Disk> Log<D> {
         });
     }
 
-    /// Writes the buffer, which holds `change`, and takes it over.
+    /// Writes the buffer, which holds `change`, and applies it.
     fn write<T>(&mut self, change: Change<T>) -> Result<(), LogError>
     where
         T: Iterator<Item = dengine_types::Term>,
@@ -362,8 +364,8 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// Begins the next segment, with room for `bytes`. The present one is durable before the next has a
-    /// name.
+    /// Begins the next segment, with room for `bytes`. The current one is made durable before the
+    /// next is named.
     fn rotate(&mut self, bytes: u32) -> Result<(), LogError> {
         let number = self.current.number + 1;
         let capacity = (SEGMENT_HEADER_BYTES + bytes)
@@ -394,7 +396,7 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// A file of `capacity` bytes that nobody uses.
+    /// An unused file of `capacity` bytes.
     fn take_spare(&mut self, capacity: u32) -> Result<Spare, LogError> {
         if capacity == self.options.segment_bytes {
             if let Some(spare) = self.spares.pop() {
@@ -407,12 +409,12 @@ impl<D: Disk> Log<D> {
         self.begin_filling(capacity)?.finish(&*self.disk)
     }
 
-    /// Whether new segments leave space for others ([`LogOptions::leave_bytes`]). They do unless told otherwise.
+    /// Whether new segments leave [`LogOptions::leave_bytes`] free; they do by default.
     pub fn leave_space(&mut self, leaves_space: bool) {
         self.leaves_space = leaves_space;
     }
 
-    /// Begins a spare under a number that no other has.
+    /// Begins a spare under an unused number.
     pub(super) fn begin_filling(&self, capacity: u32) -> Result<Filling<D::File>, LogError> {
         let leave = match self.leaves_space && self.shared.read().count() > 1 {
             true => self.options.leave_bytes,
@@ -424,8 +426,8 @@ impl<D: Disk> Log<D> {
         Filling::begin(&*self.disk, number, capacity, leave)
     }
 
-    /// Keeps a dropped segment's file for later use, or removes it. The order of the names that are left
-    /// matters to recovery, so each is synced.
+    /// Keeps a dropped segment's file for reuse, or removes it. Recovery depends on the order in
+    /// which names disappear, so each change is synced.
     fn drop_segment(&mut self, file: Arc<SegmentFile<D::File>>) -> Result<(), DiskError> {
         let spare = Spare {
             number: file.number,
@@ -436,7 +438,7 @@ impl<D: Disk> Log<D> {
             && file.capacity == self.options.segment_bytes
             && self.spares.iter().all(|other| other.number != spare.number)
             && self.next.number() != Some(spare.number);
-        // A reader that still has the file open must not see it overwritten.
+        // A file that a reader has open must not be overwritten.
         if wanted && (Arc::into_inner(file).is_some() || planted!(FileReusedWhileRead)) {
             self.disk
                 .rename(&name, &Name::Spare(spare.number).to_string())?;
@@ -454,7 +456,7 @@ impl<D: Disk> Log<D> {
         }
     }
 
-    /// Remembers a failure after which the state on disk is unknown.
+    /// Records a failure after which the state on disk is unknown.
     fn fatal<T>(&mut self, result: Result<T, DiskError>) -> Result<T, LogError> {
         self.usable_or_fatal(result.map_err(LogError::Disk))
     }
@@ -472,7 +474,7 @@ impl<D: Disk> Log<D> {
     }
 }
 
-/// How many of `entries` make a batch of at most `bytes_max` bytes; at least one.
+/// How many of `entries` fit into a batch of `bytes_max` bytes; at least one.
 fn fitting(entries: &[Entry], bytes_max: usize) -> usize {
     let mut bytes = 0;
     let fits = |entry: &&Entry| {

@@ -317,8 +317,9 @@ fn name_taken(endpoint: &str, owner: &Member, answers: bool) -> String {
         client_address,
         ..
     } = owner;
-    let name =
-        format!("{endpoint} has an empty data directory, but its name {name:?} belongs to member {id}");
+    let name = format!(
+        "{endpoint} has an empty data directory, but its name {name:?} belongs to member {id}"
+    );
     if answers {
         format!(
             "{name}, which answers at {client_address}: start this one with a --name of its own, then run this again. If it is to take the place of member {id}, stop that one and remove it before (dengine admin members remove {id})"

@@ -47,7 +47,7 @@ fn open_existing(
 ) -> Result<(Log<RealDisk>, Recovered), LogError> {
     if !path.is_dir() {
         let folder = path.to_owned();
-        return Err(LogError::Missing { folder });
+        return Err(LogError::Missing { dir: folder });
     }
     Log::open_existing(RealDisk::open(path)?, log_options(config, identity))
 }
@@ -116,7 +116,7 @@ fn tell(opened: &OpenedFolder) {
         let index = opened.recovered.base.index.0;
         tracing::info!(index, "the snapshot is the state now");
     }
-    if let Some(last) = opened.begun_anew {
+    if let Some(last) = opened.reset_and_recovered {
         let (applied, _) = opened.state.0.applied();
         tracing::warn!(
             last = last.0,

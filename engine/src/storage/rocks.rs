@@ -10,7 +10,7 @@ use crate::files::{self, Use};
 use bytes::Bytes;
 use dengine_kv::layout::version_prefix;
 use dengine_kv::store::{Cursor, Operation, Reclaimed, Scope, Store, StoreError, WriteBatch};
-use dengine_log::durable::make_folder;
+use dengine_log::durable::create_dir_all;
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, FlushOptions,
     LogLevel, Options, ReadOptions, SliceTransform, WriteOptions,
@@ -95,7 +95,7 @@ impl RocksStore {
     pub fn open(folder: &Path, options: &RocksOptions) -> Result<Self, StoreError> {
         check_folder(folder)?;
         // RocksDB would make the folder too, but not make its name durable.
-        make_folder(folder).map_err(|error| unusable(&error))?;
+        create_dir_all(folder).map_err(|error| unusable(&error))?;
         let db = DB::open(&db_options(options), folder).map_err(|error| opening(folder, error))?;
         Ok(Self::new(db, options))
     }

@@ -33,7 +33,7 @@ fn header() -> SegmentHeader {
     }
 }
 
-/// A batch behind `previous`, with checksums that match.
+/// A batch after `previous`, with matching checksums.
 fn sealed(previous: Position, hard_state: Option<HardState>, term: u64, resets: bool) -> Vec<u8> {
     let entries = batch(term, 1..=1, 10).entries;
     let mut bytes = Vec::new();
@@ -42,7 +42,7 @@ fn sealed(previous: Position, hard_state: Option<HardState>, term: u64, resets: 
     bytes
 }
 
-/// A segment alone, of which `bytes` follow the header; and its name.
+/// A segment whose header is followed by `bytes`, and its name.
 fn segment(header: &SegmentHeader, bytes: &[u8]) -> (MemoryDisk, String) {
     let disk = MemoryDisk::new();
     let name = Name::Segment(header.number).to_string();
@@ -55,7 +55,7 @@ fn segment(header: &SegmentHeader, bytes: &[u8]) -> (MemoryDisk, String) {
     (disk, name)
 }
 
-/// Opens a log of one segment, and uses it; why it is refused, or nothing.
+/// Opens and uses a log of one segment; returns why it was refused, or an empty text.
 fn open(header: &SegmentHeader, batch: &[u8]) -> String {
     let (disk, name) = segment(header, batch);
     let before = disk.contents(&name);
@@ -75,7 +75,7 @@ fn open(header: &SegmentHeader, batch: &[u8]) -> String {
 }
 
 #[test]
-fn a_header_that_no_log_has_is_refused_though_its_checksum_matches() {
+fn an_impossible_header_is_refused_despite_a_matching_checksum() {
     let huge = NUMBER_MAX + 1;
     let refused = |base: (u64, u64), term: u64, commit: u64| {
         let header = SegmentHeader {
@@ -116,7 +116,7 @@ fn a_header_that_no_log_has_is_refused_though_its_checksum_matches() {
 }
 
 #[test]
-fn a_batch_that_no_log_has_is_refused_though_its_checksum_matches() {
+fn an_impossible_batch_is_refused_despite_a_matching_checksum() {
     let refused = |previous: (u64, u64), hard_state: Option<HardState>, term: u64, resets: bool| {
         let previous = Position {
             index: Index(previous.0),
@@ -147,7 +147,7 @@ fn a_batch_that_no_log_has_is_refused_though_its_checksum_matches() {
         assert_eq!(refused((5, 2), None, number, false), above("term"));
         assert_eq!(refused((5, 2), voted(number), 3, false), above("term"));
     }
-    // The last of them ends with the largest index that its bytes can say.
+    // The last one ends with the largest index that can be encoded.
     for before in [NUMBER_MAX, NUMBER_MAX + 1, u64::MAX - 1] {
         let found = before.max(NUMBER_MAX + 1);
         let above = format!("index {found} is above {NUMBER_MAX}");
@@ -155,9 +155,9 @@ fn a_batch_that_no_log_has_is_refused_though_its_checksum_matches() {
     }
 }
 
-/// However much it is: it is written in pieces.
+/// A large rest is zeroed in pieces.
 #[test]
-fn what_follows_the_last_batch_is_zero_afterwards() {
+fn everything_after_the_last_batch_is_zeroed() {
     let capacity = 3 * WINDOW_BYTES;
     let header = SegmentHeader {
         capacity,
@@ -180,9 +180,9 @@ fn what_follows_the_last_batch_is_zero_afterwards() {
     assert_eq!(after.len(), before.len());
 }
 
-/// The next segment, and the next spare, get the number after it.
+/// The next segment and the next spare get the number after it.
 #[test]
-fn a_segment_of_a_number_that_nobody_gave_is_refused() {
+fn a_segment_with_an_impossible_number_is_refused() {
     for (number, expected) in [
         (NUMBER_MAX, ""),
         (NUMBER_MAX + 1, "no log has that many segments"),
@@ -194,15 +194,15 @@ fn a_segment_of_a_number_that_nobody_gave_is_refused() {
     }
 }
 
-/// A segment's bytes, and where they were read and written: offsets and lengths.
+/// Counts the reads and writes of a segment's file: offsets and lengths.
 #[derive(Debug)]
-struct Watched {
+struct CountingFile {
     bytes: Vec<u8>,
     reads: Mutex<Vec<(u64, usize)>>,
     writes: Mutex<Vec<(u64, usize)>>,
 }
 
-impl DiskFile for Watched {
+impl DiskFile for CountingFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
         self.reads.lock().unwrap().push((offset, buffer.len()));
         let bytes = &self.bytes[usize::try_from(offset).unwrap()..];
@@ -235,17 +235,17 @@ impl DiskFile for Watched {
     }
 }
 
-/// A segment of two windows and a half, of which so much is there.
-fn watched(bytes: u32) -> SegmentFile<Watched> {
-    // No window looks like another one.
+/// A segment of two and a half windows, of which `bytes` exist.
+fn counting(bytes: u32) -> SegmentFile<CountingFile> {
+    // No two windows have the same content.
     let bytes = (0..bytes).map(|at| (at % 251) as u8).collect();
     SegmentFile {
-        file: Watched {
+        file: CountingFile {
             bytes,
             reads: Mutex::default(),
             writes: Mutex::default(),
         },
-        path: "watched".into(),
+        path: "counting".into(),
         number: 1,
         epoch: 1,
         capacity: WATCHED_BYTES,
@@ -255,10 +255,10 @@ fn watched(bytes: u32) -> SegmentFile<Watched> {
 const WATCHED_BYTES: u32 = 2 * WINDOW_BYTES + WINDOW_BYTES / 2;
 const WINDOW: usize = WINDOW_BYTES as usize;
 
-/// However little is asked for at a time, and whatever begins behind the other.
+/// Small and overlapping requests do not cause further reads.
 #[test]
 fn a_segment_is_read_once_in_large_pieces() {
-    let file = watched(WATCHED_BYTES);
+    let file = counting(WATCHED_BYTES);
     let mut window = Window::new(&file);
     for at in (0..WATCHED_BYTES).step_by(64) {
         let from = at as usize;
@@ -281,10 +281,10 @@ fn a_segment_is_read_once_in_large_pieces() {
     );
 }
 
-/// As the largest batches are.
+/// The largest batches are larger than a window.
 #[test]
-fn what_is_larger_than_a_window_is_read_whole_and_only_up_to_the_segments_end() {
-    let file = watched(WATCHED_BYTES);
+fn requests_larger_than_a_window_are_read_whole_up_to_the_segments_end() {
+    let file = counting(WATCHED_BYTES);
     let mut window = Window::new(&file);
     for at in [0, 4096] {
         let from = at as usize;
@@ -297,8 +297,8 @@ fn what_is_larger_than_a_window_is_read_whole_and_only_up_to_the_segments_end() 
 }
 
 #[test]
-fn a_segment_that_is_cut_while_it_is_read_is_refused() {
-    let file = watched(WATCHED_BYTES - 1);
+fn a_segment_that_is_truncated_during_the_read_is_refused() {
+    let file = counting(WATCHED_BYTES - 1);
     let mut window = Window::new(&file);
     assert!(window.get(WINDOW_BYTES, 48).is_ok());
     let error = window.get(2 * WINDOW_BYTES, 48).unwrap_err();
@@ -308,9 +308,10 @@ fn a_segment_that_is_cut_while_it_is_read_is_refused() {
     );
 }
 
-/// What claims to go on behind the segment's end was never written, so it is no trace of a torn append.
+/// A batch never reaches past its segment's end, so such a header is not the trace of a torn
+/// append.
 #[test]
-fn what_would_not_fit_into_the_segment_does_not_look_like_a_batch() {
+fn a_header_past_the_segments_end_is_not_a_batch() {
     let batch = sealed(BASE, None, 3, false);
     let bytes = to_u32(batch.len());
     for (left, fits) in [
@@ -319,7 +320,7 @@ fn what_would_not_fit_into_the_segment_does_not_look_like_a_batch() {
         (bytes - ALIGNMENT, false),
     ] {
         let at = WATCHED_BYTES - left;
-        let mut file = watched(WATCHED_BYTES);
+        let mut file = counting(WATCHED_BYTES);
         let there = batch.len().min(left as usize);
         file.file.bytes[at as usize..][..there].copy_from_slice(&batch[..there]);
         let header = Window::new(&file).header(at).unwrap();
@@ -327,9 +328,9 @@ fn what_would_not_fit_into_the_segment_does_not_look_like_a_batch() {
     }
 }
 
-/// All that may not be durable, in large pieces, and nothing of what follows the last batch.
+/// Rewrites everything that may not be durable, in large pieces, and nothing after the last batch.
 #[test]
-fn what_no_batch_proves_to_be_durable_is_written_once_more() {
+fn bytes_that_no_batch_proves_durable_are_rewritten() {
     for (durable, offset, expected) in [
         (4096, 4096, &[][..]),
         (4096, 5000, &[(4096, 904)]),
@@ -339,7 +340,7 @@ fn what_no_batch_proves_to_be_durable_is_written_once_more() {
             &[(4096, WINDOW), (4096 + WINDOW as u64, 96)],
         ),
     ] {
-        let file = watched(WATCHED_BYTES);
+        let file = counting(WATCHED_BYTES);
         let tail = Tail {
             offset,
             previous_crc: 0,
@@ -350,9 +351,9 @@ fn what_no_batch_proves_to_be_durable_is_written_once_more() {
     }
 }
 
-/// Checksums hold whether or not it continues what was there.
+/// The checksums match in both cases.
 #[test]
-fn a_segment_that_does_not_continue_the_one_before_is_refused() {
+fn a_segment_that_does_not_continue_its_predecessor_is_refused() {
     let full = MemoryDisk::new();
     let (mut log, _) = Log::open(full.clone(), small_options()).unwrap();
     for index in 1..=20 {

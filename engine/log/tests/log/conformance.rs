@@ -21,7 +21,7 @@ fn real_disk() {
 }
 
 #[test]
-fn a_directory_is_used_once_at_a_time() {
+fn a_directory_is_locked_against_a_second_log() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     let disk = RealDisk::open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Damage is refused with its place, a torn tail is cut, and no entry is ever wrong.
+//! Damage is refused with its place, a torn tail is cut, and no wrong entry is ever returned.
 
 use dengine_log::conformance::{batch, small_options};
 use dengine_log::memory::{MemoryDisk, SECTOR_BYTES};
@@ -14,7 +14,7 @@ struct Sample {
     /// The segments' names, in order.
     files: Vec<String>,
     entries: Vec<Entry>,
-    /// Where each batch of the last segment begins, and where the last one ends.
+    /// The offset of each batch of the last segment, and the end of the last one.
     offsets: Vec<usize>,
     /// The last index before each of `offsets`.
     lasts: Vec<u64>,
@@ -25,7 +25,7 @@ fn sample() -> Sample {
     let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
     let mut entries = Vec::new();
     let mut index = 0;
-    // One batch of three entries in each step, until the third segment has five of them.
+    // One batch of three entries at a time, until the third segment has five of them.
     let (mut offsets, mut lasts) = (Vec::new(), Vec::new());
     while offsets.len() < 6 {
         let batch = batch(1 + index / 20, index + 1..=index + 3, 120);
@@ -55,7 +55,8 @@ fn sample() -> Sample {
 }
 
 impl Sample {
-    /// Where a segment gets damaged: everywhere, but of the zeros in the first two only here and there.
+    /// The bytes of a segment to damage: all, except that of the zeros in the first two only some
+    /// are sampled.
     fn places(&self, number: usize) -> impl Iterator<Item = usize> + use<> {
         let bytes = self.disk.contents(&self.files[number]);
         let data_end = end_of_data(&self.disk, &self.files[number]);
@@ -71,14 +72,14 @@ fn segments(disk: &MemoryDisk) -> Vec<String> {
     names
 }
 
-/// The end of the last batch. The samples' batches end in data that is not zero.
+/// The end of the last batch, whose data never ends in zeros here.
 fn end_of_data(disk: &MemoryDisk, file: &str) -> usize {
     let bytes = disk.contents(file);
     let last = bytes.iter().rposition(|byte| *byte != 0).unwrap();
     (last + 1).next_multiple_of(8).max(HEADER)
 }
 
-/// Opens a copy; what it holds has to be a beginning of `entries`.
+/// Opens a copy; its entries have to be a prefix of `entries`.
 fn open(disk: &MemoryDisk, entries: &[Entry]) -> Result<(Log<MemoryDisk>, Recovered), LogError> {
     let (log, recovered) = Log::open(disk.clone(), small_options())?;
     let kept = recovered.last_index.0 as usize;
@@ -89,7 +90,7 @@ fn open(disk: &MemoryDisk, entries: &[Entry]) -> Result<(Log<MemoryDisk>, Recove
     Ok((log, recovered))
 }
 
-/// Appending goes on after a cut, and what is appended is there when the log is opened again.
+/// Checks that appends go on after a cut and survive the next opening.
 fn assert_goes_on(mut log: Log<MemoryDisk>, disk: &MemoryDisk, entries: &[Entry]) {
     let last = log.reader().last_index().0;
     let next = batch(99, last + 1..=last + 2, 50);
@@ -110,14 +111,14 @@ fn corrupt(result: Result<(Log<MemoryDisk>, Recovered), LogError>) -> (String, u
 }
 
 #[test]
-fn a_tail_that_was_never_written_is_cut_at_every_point() {
+fn an_unwritten_tail_is_cut_at_every_point() {
     let sample = sample();
     let file = &sample.files[2];
     for point in HEADER..*sample.offsets.last().unwrap() {
         let disk = sample.disk.duplicate();
         disk.edit(file, |bytes| bytes[point..].fill(0));
         let (log, recovered) = open(&disk, &sample.entries).unwrap();
-        // The batch that lost nothing but zeros is whole.
+        // A batch that lost nothing but zeros is whole.
         let lost_nothing = |end: usize| disk_equal(&disk, &sample.disk, file, end);
         let whole = sample
             .offsets
@@ -155,7 +156,7 @@ fn disk_equal(one: &MemoryDisk, other: &MemoryDisk, file: &str, end: usize) -> b
 }
 
 #[test]
-fn a_file_that_was_cut_is_refused_at_every_point() {
+fn a_truncated_file_is_refused_at_every_point() {
     let sample = sample();
     for (number, file) in sample.files.iter().enumerate() {
         for point in sample.places(number) {
@@ -241,9 +242,9 @@ fn a_missing_or_renamed_segment_is_refused() {
     );
 }
 
-/// Several batches whose sync never returned: the disk kept the later one and lost the earlier.
+/// Several batches whose sync never returned: the disk kept the later one and lost the earlier one.
 #[test]
-fn a_power_loss_that_keeps_only_the_later_of_two_unsynced_batches_is_no_damage() {
+fn a_gap_before_an_unsynced_batch_is_no_damage() {
     let disk = MemoryDisk::new();
     let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
     let [first, lost, kept] = [(1..=2), (3..=6), (7..=9)].map(|range| batch(1, range, 400));
@@ -259,7 +260,7 @@ fn a_power_loss_that_keeps_only_the_later_of_two_unsynced_batches_is_no_damage()
     let (log, recovered) = open(&disk, &first.entries).unwrap();
     assert_eq!(recovered.last_index, Index(2));
     assert!(recovered.torn.is_some());
-    // Nothing of the kept batch may come back once the gap before it is filled.
+    // No part of the kept batch may reappear once the gap before it is filled.
     log_again(log, &disk, &first.entries, &lost.entries);
 }
 
@@ -281,9 +282,9 @@ fn log_again(mut log: Log<MemoryDisk>, disk: &MemoryDisk, before: &[Entry], entr
     );
 }
 
-/// A write that the disk reported and never did: an older, well-formed batch stands in its place.
+/// A write that the disk acknowledged but did not do: an older, valid batch is in its place.
 #[test]
-fn a_batch_in_anothers_place_is_refused() {
+fn a_stale_batch_in_the_place_of_another_is_refused() {
     let history = |second: u8| {
         let disk = MemoryDisk::new();
         let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
@@ -360,9 +361,9 @@ fn a_newer_format_and_a_foreign_log_are_refused() {
     );
 }
 
-/// A file that is used again is full of well-formed batches of an earlier epoch.
+/// A recycled file is full of valid batches of an earlier epoch.
 #[test]
-fn old_batches_in_a_recycled_segment_are_never_mistaken_for_new_ones() {
+fn old_batches_in_a_recycled_segment_are_ignored() {
     let disk = MemoryDisk::new();
     let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
     let mut index = 0;
@@ -376,7 +377,7 @@ fn old_batches_in_a_recycled_segment_are_never_mistaken_for_new_ones() {
         append(&mut log);
     }
     log.truncate_prefix(log.reader().last_index()).unwrap();
-    // The current segment is the third: the first two wait as spares.
+    // The current segment is the third: the first two are spares now.
     while segments(&disk).len() < 2 {
         append(&mut log);
     }

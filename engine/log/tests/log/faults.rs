@@ -1,4 +1,4 @@
-//! Full disks, failing writes, and syncs that fail or lie.
+//! Full disks, failing writes, and syncs that fail or lose data.
 
 use dengine_log::conformance::{batch, small_options};
 use dengine_log::memory::MemoryDisk;
@@ -16,7 +16,7 @@ fn one_append_is_one_write_and_one_sync() {
     let disk = MemoryDisk::new();
     let mut log = open(&disk);
     let before = disk.counts();
-    // Several batches on disk, because it is larger than `batch_bytes`.
+    // Several batches on disk, because the append is larger than `batch_bytes`.
     log.append(&batch(1, 1..=10, 300)).unwrap();
     assert!(log.is_dirty());
     let appended = disk.counts();
@@ -55,7 +55,7 @@ fn a_full_disk_leaves_the_log_usable() {
     assert!(index > 5);
     assert_eq!(log.reader().last_index(), Index(index));
     assert!(matches!(log.prepare(), Err(LogError::NoSpace(_))));
-    // Smaller ones still fit, and a vote has to.
+    // Smaller appends still fit, and a vote must.
     let vote = HardState {
         term: Term(9),
         vote: MemberId(3),
@@ -94,7 +94,7 @@ fn a_full_disk_at_first_open_is_a_clear_error_and_the_next_open_works() {
 }
 
 #[test]
-fn prepared_space_outlasts_a_full_disk() {
+fn prepared_space_is_available_on_a_full_disk() {
     let disk = MemoryDisk::new();
     let mut log = open(&disk);
     log.prepare().unwrap();
@@ -149,7 +149,7 @@ fn a_large_batch_gets_a_segment_of_its_own() {
     );
     log.truncate_prefix(Index(200)).unwrap();
     assert_eq!(reader.first_index(), Index(201));
-    // Only files of the usual size are kept for later.
+    // Only files of the usual size are kept for reuse.
     let lengths = disk.list().unwrap();
     assert!(
         lengths
@@ -159,7 +159,7 @@ fn a_large_batch_gets_a_segment_of_its_own() {
     );
 }
 
-/// Runs `call` on a log that already has entries 1 to 5, with a failure armed.
+/// Runs `call` on a log with entries 1 to 5, with a failure armed.
 fn poisoned(
     arm: impl Fn(&MemoryDisk),
     call: impl Fn(&mut Log<MemoryDisk>) -> Result<(), LogError>,
@@ -213,7 +213,7 @@ fn a_failed_write_or_sync_stops_the_log() {
     }
 }
 
-/// With a log of five entries, of which three were synced.
+/// A disk with a log of five entries, of which three were synced.
 fn disk_whose_sync_failed() -> MemoryDisk {
     let disk = MemoryDisk::new();
     let mut log = open(&disk);
@@ -225,9 +225,9 @@ fn disk_whose_sync_failed() -> MemoryDisk {
     disk
 }
 
-/// On Linux the pages of a failed sync count as clean: they are read back, but never written.
+/// On Linux the pages of a failed sync count as clean: they are read back, but never written again.
 #[test]
-fn what_a_failed_sync_lost_is_written_again_when_the_log_is_opened() {
+fn entries_of_a_failed_sync_are_rewritten_by_the_next_opening() {
     let disk = disk_whose_sync_failed();
     let (log, recovered) = Log::open(disk.clone(), small_options()).unwrap();
     drop(log);
@@ -237,9 +237,9 @@ fn what_a_failed_sync_lost_is_written_again_when_the_log_is_opened() {
     assert_eq!(after.last_index, Index(5));
 }
 
-/// Nor need they be read back.
+/// They may also be gone.
 #[test]
-fn what_a_failed_sync_lost_may_be_gone_before_the_log_is_opened() {
+fn entries_of_a_failed_sync_may_be_gone_at_the_next_opening() {
     let disk = disk_whose_sync_failed();
     assert!(disk.has_unwritten());
     disk.evict();
@@ -249,7 +249,7 @@ fn what_a_failed_sync_lost_may_be_gone_before_the_log_is_opened() {
 }
 
 #[test]
-fn a_read_error_is_an_error_and_not_a_torn_tail() {
+fn a_read_error_is_not_taken_for_a_torn_tail() {
     let disk = MemoryDisk::new();
     let mut log = open(&disk);
     log.append(&batch(1, 1..=3, 100)).unwrap();
@@ -270,7 +270,7 @@ fn a_read_error_is_an_error_and_not_a_torn_tail() {
 }
 
 #[test]
-fn what_a_reader_holds_is_not_overwritten() {
+fn entries_that_a_reader_holds_are_not_overwritten() {
     let disk = MemoryDisk::new();
     let mut log = open(&disk);
     let reader = log.reader();

@@ -1,4 +1,4 @@
-//! Random use, failures and power losses, against a list of entries.
+//! Random use, failures and power losses, compared with a list of entries.
 
 use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
@@ -6,12 +6,12 @@ use dengine_log::{Batch, Log, LogError, Position};
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Term};
 use proptest::prelude::*;
 
-/// What a log should hold.
+/// The expected content of a log.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Content {
     hard_state: HardState,
     base: Position,
-    /// From `base` on.
+    /// The entries after `base`.
     entries: Vec<Entry>,
 }
 
@@ -29,7 +29,7 @@ impl Content {
         self.entries.push(entry.clone());
     }
 
-    /// The same from a later entry on.
+    /// The content from a later entry on.
     fn cut(&mut self, first: Index) {
         let dropped = (first.0 - self.base.index.0 - 1) as usize;
         if let Some(last) = dropped.checked_sub(1) {
@@ -43,12 +43,12 @@ impl Content {
     }
 }
 
-/// The log under test, and everything that may be found after a crash.
+/// The log under test, and every content that may be found after a crash.
 struct Model {
     disk: MemoryDisk,
     log: Log<MemoryDisk>,
     seed: u64,
-    /// The first is what was durable last, the last what was appended last. A large append may be cut
+    /// From the content that is known to be durable to the latest one. A large append may be cut
     /// between any two entries.
     versions: Vec<Content>,
     data: u8,
@@ -85,7 +85,7 @@ enum Step {
     },
     /// The process is killed.
     Reopen,
-    /// The machine is.
+    /// The machine loses power.
     PowerLoss {
         seed: u64,
         percent: u64,
@@ -128,7 +128,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..80)
 }
 
-/// A coin that falls on true `percent` times in 100.
+/// A biased coin that is true `percent` times in 100.
 fn coin(seed: u64, percent: u64) -> impl FnMut() -> bool {
     let mut state = seed | 1;
     move || {
@@ -287,7 +287,7 @@ impl Model {
         let upto = Index(first.0 + (last.0 + 1 - first.0) * share / 100).min(last);
         let truncated = self.log.truncate_prefix(upto);
         if truncated.is_err() {
-            // Any part of it may have happened.
+            // Any part of the truncation may have happened.
             for first in first.0..=upto.0 {
                 let mut version = self.now().clone();
                 version.cut(Index(first + 1));
@@ -338,7 +338,7 @@ impl Model {
         assert!(read.len() == 1 || all as u64 <= bytes);
     }
 
-    /// `Ok(true)` means that everything is durable now. After a failure the process is started again.
+    /// `Ok(true)` means that everything is durable now. After a failure the process restarts.
     fn after(&mut self, result: Result<bool, LogError>) {
         match result {
             Ok(true) => drop(self.versions.drain(..self.versions.len() - 1)),
@@ -353,7 +353,7 @@ impl Model {
     }
 
     fn reopen(&mut self) {
-        // A failure that is still armed would hit the opening; failures there have their own tests.
+        // A failure that is still armed would hit the opening, which has tests of its own.
         self.disk.fail_sync_after(u64::MAX);
         self.disk.fail_write_after(u64::MAX);
         self.disk.set_space_bytes(None);
@@ -405,7 +405,7 @@ proptest! {
     })]
 
     #[test]
-    fn what_was_synced_is_there_and_nothing_else_ever_was(steps in steps()) {
+    fn everything_synced_is_recovered_and_nothing_else(steps in steps()) {
         let mut model = Model::new();
         for step in steps {
             model.step(step);

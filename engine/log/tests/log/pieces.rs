@@ -1,4 +1,4 @@
-//! The next segment is made piece by piece while the log goes on.
+//! The next segment is prepared piece by piece while the log goes on.
 
 use dengine_log::conformance::{batch, small_options};
 use dengine_log::memory::MemoryDisk;
@@ -39,21 +39,27 @@ fn count(disk: &MemoryDisk, kind: &str) -> usize {
 fn the_next_segment_is_complete_when_the_present_one_is_half_full() {
     let disk = MemoryDisk::new();
     let mut log = open(&disk);
-    assert!(log.next_piece().unwrap().is_none(), "nothing is written");
+    assert!(
+        log.next_piece().unwrap().is_none(),
+        "nothing was written yet"
+    );
     for index in 1..=9 {
         append(&mut log, index);
         let piece = next(&mut log);
-        assert!(log.next_piece().unwrap().is_none(), "one at a time");
+        assert!(log.next_piece().unwrap().is_none(), "one piece at a time");
         assert_eq!(count(&disk, ".spare"), 0);
         log.take_back(piece.fill()).unwrap();
     }
     assert_eq!(count(&disk, ".spare"), 1);
     append(&mut log, 10);
-    assert!(log.next_piece().unwrap().is_none(), "there is one");
+    assert!(
+        log.next_piece().unwrap().is_none(),
+        "the next segment is complete"
+    );
 }
 
 #[test]
-fn whoever_appends_much_has_much_filled_at_once() {
+fn a_large_append_makes_a_large_piece_due() {
     let disk = MemoryDisk::new();
     let mut log = open(&disk);
     log.append(&batch(1, 1..=9, 3_900)).unwrap();
@@ -63,7 +69,7 @@ fn whoever_appends_much_has_much_filled_at_once() {
 }
 
 #[test]
-fn a_piece_is_awaited_where_the_next_segment_might_be_missing() {
+fn a_piece_is_awaited_if_the_next_segment_depends_on_it() {
     let mut log = open(&MemoryDisk::new());
     append(&mut log, 1);
     let piece = next(&mut log);
@@ -77,15 +83,15 @@ fn a_piece_is_awaited_where_the_next_segment_might_be_missing() {
     assert!(!log.awaits_piece());
 }
 
-/// Nothing of what is written meanwhile depends on it, and it becomes a spare all the same.
+/// The log does not depend on the piece meanwhile, and it still becomes a spare.
 #[test]
-fn a_piece_may_stay_away_over_segments_that_come_and_go() {
+fn a_piece_may_be_out_while_segments_are_rotated_and_dropped() {
     let disk = MemoryDisk::new();
     let mut log = open(&disk);
     log.append(&batch(1, 1..=9, 3_900)).unwrap();
     let piece = next(&mut log);
     (10..=50).for_each(|index| append(&mut log, index));
-    // Two segments go, and one of them has the number of the spare that is being made.
+    // Two segments are dropped, and one of them has the number of the spare that is being prepared.
     log.truncate_prefix(Index(40)).unwrap();
     log.take_back(piece.fill()).unwrap();
     assert_eq!(count(&disk, ".spare"), 2);
@@ -111,7 +117,7 @@ fn a_piece_that_cannot_be_synced_ends_the_log() {
 
 /// As after the end of a process.
 #[test]
-fn a_piece_that_is_dropped_is_cleared_away_by_the_next_opening() {
+fn a_dropped_piece_is_removed_by_the_next_opening() {
     let disk = MemoryDisk::new();
     let mut log = open(&disk);
     append(&mut log, 1);
@@ -123,9 +129,10 @@ fn a_piece_that_is_dropped_is_cleared_away_by_the_next_opening() {
     assert_eq!(disk.list().unwrap().len(), 1);
 }
 
-/// An append that does not fit into the present segment needs a file, and the disk has space for one more: the one that is away.
+/// An append that does not fit into the current segment needs a file, and the disk has space for
+/// one more: that of the piece.
 #[test]
-fn a_log_without_space_finds_what_its_own_piece_holds() {
+fn a_log_without_space_reuses_the_file_of_its_own_piece() {
     let disk = MemoryDisk::new();
     let mut log = open(&disk);
     disk.set_space_bytes(Some(2 * u64::from(SEGMENT)));

@@ -3,7 +3,7 @@
 use dengine_snapshot as snapshot;
 
 use dengine_kv::StoreError;
-use dengine_log::{Disk, Log, LogError, Position, Recovered, begin_anew};
+use dengine_log::{Disk, Log, LogError, Position, Recovered, reset_to_state};
 use dengine_planted::planted;
 use dengine_snapshot::{Folders, SnapshotError};
 use dengine_types::{ClusterId, Index};
@@ -19,7 +19,7 @@ pub struct Opened<L: Disk, S> {
     /// A snapshot whose installation was decided has become the state.
     pub installed: bool,
     /// Where the log ended before it was begun anew after the state, as a person has accepted; `None` if it was not.
-    pub begun_anew: Option<Index>,
+    pub reset_and_recovered: Option<Index>,
 }
 
 /// Why log and state cannot be used.
@@ -64,11 +64,11 @@ pub fn open_member<L: Disk, S>(
     };
     let ((state, applied), installed) =
         snapshot::open_state(folders, cluster, recovered.base, open)?;
-    let mut begun_anew = None;
+    let mut reset_and_recovered = None;
     let is_behind = recovered.last_index < applied.index;
     if is_behind && loss_accepted && !planted!(StateAheadAfterRecover) {
-        begun_anew = Some(recovered.last_index);
-        begin_anew(&mut log, applied)?;
+        reset_and_recovered = Some(recovered.last_index);
+        reset_to_state(&mut log, applied)?;
         drop(log);
         (log, recovered) = reopen()?;
     }
@@ -83,7 +83,7 @@ pub fn open_member<L: Disk, S>(
         recovered,
         state,
         installed,
-        begun_anew,
+        reset_and_recovered,
     })
 }
 
@@ -158,7 +158,7 @@ mod tests {
             (9, true, Ok((9, Some(Index(3))))),
         ] {
             let found = match opened(applied, accepted) {
-                Ok(it) => Ok((it.recovered.last_index.0, it.begun_anew)),
+                Ok(it) => Ok((it.recovered.last_index.0, it.reset_and_recovered)),
                 Err(OpenError::LogBehindState { last, applied }) => Err((last.0, applied.0)),
                 Err(error) => panic!("{error}"),
             };

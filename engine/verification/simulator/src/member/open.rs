@@ -316,7 +316,7 @@ impl Member {
         if opened.installed {
             sim.note(format_args!("{id} has taken over the staged snapshot"));
         }
-        if let Some(last) = opened.begun_anew {
+        if let Some(last) = opened.reset_and_recovered {
             sim.note(format_args!(
                 "the log of {id}, to {last}, begins anew after the state"
             ));

@@ -1,15 +1,16 @@
-//! A log that lost more than the state that was made from it.
+//! The reset of a log that ends before the state that was applied from it.
 
 use super::{Disk, Log, LogError, Position};
 use dengine_types::{HardState, MemberId};
 
-/// Begins a log anew after the state, which is ahead of it: only where a person has accepted that a `memory-first` member lost
-/// writes. The state holds committed entries only, and term and vote were synced, so nothing that this member promised is
-/// broken. The log must be opened again after this.
+/// Resets the log to the last applied entry of a state that is ahead of it. Use it only after a
+/// person has accepted that a `memory-first` member lost writes. It is safe because the state holds
+/// committed entries only, and term and vote were synced. The log must be opened again afterwards.
 ///
 /// # Errors
+///
 /// As [`Log::reset`] and [`Log::sync`].
-pub fn begin_anew<D: Disk>(log: &mut Log<D>, applied: Position) -> Result<(), LogError> {
+pub fn reset_to_state<D: Disk>(log: &mut Log<D>, applied: Position) -> Result<(), LogError> {
     let known = log.hard_state();
     let vote = match known.term < applied.term {
         true => MemberId(0),
@@ -40,8 +41,8 @@ mod tests {
         commit: Index(2),
     };
 
-    /// What a log of three entries is after it was begun anew behind `applied`.
-    fn begun_anew(applied: Position) -> Recovered {
+    /// What a log of three entries recovers after a reset to `applied`.
+    fn reset_and_recovered(applied: Position) -> Recovered {
         let disk = MemoryDisk::new();
         let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
         log.append(&Batch {
@@ -50,19 +51,19 @@ mod tests {
         })
         .unwrap();
         log.sync().unwrap();
-        begin_anew(&mut log, applied).unwrap();
+        reset_to_state(&mut log, applied).unwrap();
         drop(log);
         Log::open(disk, small_options()).unwrap().1
     }
 
     #[test]
-    fn it_goes_on_behind_the_state_and_keeps_what_was_promised() {
+    fn a_reset_log_continues_after_the_state_and_keeps_term_and_vote() {
         for (term, kept) in [(3, KNOWN.vote), (4, KNOWN.vote), (5, MemberId(0))] {
             let applied = Position {
                 index: Index(9),
                 term: Term(term),
             };
-            let found = begun_anew(applied);
+            let found = reset_and_recovered(applied);
             assert_eq!((found.base, found.last_index), (applied, Index(9)));
             let expected = HardState {
                 term: Term(term.max(4)),
