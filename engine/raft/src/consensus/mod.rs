@@ -44,13 +44,13 @@ mod messages;
 #[cfg(any(test, feature = "testing"))]
 mod older;
 mod reads;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod types;
 mod validate;
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-use tests::Event;
 
 pub use config::{ConsensusConfig, ConsensusConfigError};
 #[cfg(any(test, feature = "testing"))]

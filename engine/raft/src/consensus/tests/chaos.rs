@@ -4,8 +4,8 @@
 
 use super::cluster::Cluster;
 use super::script::run;
-use crate::consensus::{Event, Role};
-use dengine_types::{Entry, MemberId};
+use crate::consensus::Role;
+use dengine_types::Entry;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -66,8 +66,8 @@ impl History {
                 let leader = *self.leaders.entry(state.term.0).or_insert(id);
                 assert_eq!(leader, id, "two leaders of term {}", state.term);
             }
-            let applied = usize::try_from(member.machine.applied.0).unwrap();
-            let log = member.disk.log.snapshot();
+            let applied = usize::try_from(member.host.machine.applied.0).unwrap();
+            let log = member.host.disk.log.snapshot();
             assert!(applied <= log.len(), "{id} applied what is not on its disk");
             for (here, there) in log[..applied].iter().zip(&self.applied) {
                 assert_eq!(here, there, "{id} applied another entry");
@@ -81,7 +81,7 @@ impl History {
 
 fn perform(cluster: &mut Cluster, step: &Step) {
     match *step {
-        Step::Tick(id, ticks) => (0..ticks).for_each(|_| cluster.step(id, Event::Tick)),
+        Step::Tick(id, ticks) => (0..ticks).for_each(|_| cluster.tick_without_clock(id)),
         Step::Deliver(from, to, count) => {
             let _ = (0..count).all(|_| cluster.deliver_one((from, to), false));
         }
@@ -89,21 +89,13 @@ fn perform(cluster: &mut Cluster, step: &Step) {
         Step::Propose(id) => cluster.propose(id, &["x", "y"]),
         Step::Change(at, kind, about) => cluster.propose_change(at, &format!("{kind} {about}")),
         Step::Read(id) => cluster.read(id),
-        Step::Transfer(from, to) => cluster.step(from, Event::TransferLeader(MemberId(to))),
-        Step::Unreachable(at, of) => cluster.step(at, Event::Unreachable(MemberId(of))),
-        Step::HoldDisk(id, held) => {
-            cluster.member(id).disk.held = held;
-            while !held && cluster.sync_one(id) {}
-        }
+        Step::Transfer(from, to) => cluster.transfer(from, to),
+        Step::Unreachable(at, of) => cluster.unreachable(at, of),
+        Step::HoldDisk(id, held) => cluster.hold_disk(id, held),
         Step::Sync(id) => {
             cluster.sync_one(id);
         }
-        Step::HoldApply(id, held) => {
-            cluster.member(id).machine.held = held;
-            if !held {
-                cluster.apply_waiting(id);
-            }
-        }
+        Step::HoldApply(id, held) => cluster.hold_apply(id, held),
         Step::Restart(id) => cluster.restart(id),
         Step::DeliverAll => cluster.deliver_all(),
     }
@@ -117,7 +109,7 @@ fn recover(cluster: &mut Cluster) {
     }
     for _ in 0..80 {
         for id in 1..=4 {
-            cluster.step(id, Event::Tick);
+            cluster.tick_without_clock(id);
         }
         cluster.deliver_all();
     }
@@ -152,7 +144,7 @@ proptest! {
         cluster.propose(id, &["last"]);
         cluster.deliver_all();
         history.check(&cluster);
-        let last = cluster.members[&id].machine.applied;
+        let last = cluster.members[&id].host.machine.applied;
         assert_eq!(last, cluster.members[&id].consensus.last_index(), "all of it is applied");
     }
 }

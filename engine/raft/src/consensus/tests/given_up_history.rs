@@ -3,7 +3,7 @@
 
 use super::cluster::Cluster;
 use super::script::run;
-use crate::consensus::{ConsensusConfig, Event, Role};
+use crate::consensus::Role;
 use bytes::Bytes;
 use dengine_types::{Index, MemberId};
 use prost_raft::Message as _;
@@ -31,7 +31,7 @@ fn after(script: &str, rounds: usize) -> Cluster {
 fn ended(cluster: &Cluster) -> bool {
     let says = cluster
         .transcript
-        .contains("  1 ends: entry 3 is committed here");
+        .contains("1 ends: entry 3 is committed here");
     assert_eq!(cluster.members[&1].consensus.has_ended(), says);
     says
 }
@@ -43,18 +43,18 @@ fn a_member_whose_committed_entries_the_leader_replaces_ends_and_applies_nothing
     let mut cluster = after("", 15);
     assert!(ended(&cluster), "{}", cluster.transcript);
     let survivor = &cluster.members[&1];
-    assert_eq!(survivor.machine.applied, Index(4));
-    assert_eq!(survivor.disk.whole_log().len(), 4);
+    assert_eq!(survivor.host.machine.applied, Index(4));
+    assert_eq!(survivor.host.disk.whole_log().len(), 4);
     // It says so once, and the others go on.
     assert_eq!(cluster.transcript.matches(" ends: ").count(), 1);
     cluster.propose(2, &["d"]);
     cluster.deliver_all();
-    assert_eq!(cluster.members[&3].machine.applied, Index(7));
-    assert_eq!(cluster.members[&1].machine.applied, Index(4));
+    assert_eq!(cluster.members[&3].host.machine.applied, Index(7));
+    assert_eq!(cluster.members[&1].host.machine.applied, Index(4));
 }
 
 /// A message of `member` in `term` to member 1.
-fn from(member: u64, term: u64, kind: MessageType, message: Message) -> Event {
+fn from_member(member: u64, term: u64, kind: MessageType, message: Message) -> (MemberId, Bytes) {
     let message = Message {
         msg_type: kind.into(),
         from: member,
@@ -62,15 +62,12 @@ fn from(member: u64, term: u64, kind: MessageType, message: Message) -> Event {
         term,
         ..message
     };
-    Event::Message {
-        from: MemberId(member),
-        bytes: Bytes::from(message.encode_to_vec()),
-    }
+    (MemberId(member), Bytes::from(message.encode_to_vec()))
 }
 
 /// Of member 2, which leads term 2.
-fn from_leader(kind: MessageType, message: Message) -> Event {
-    from(2, 2, kind, message)
+fn from_leader(kind: MessageType, message: Message) -> (MemberId, Bytes) {
+    from_member(2, 2, kind, message)
 }
 
 /// An append that replaces entry 3, which member 1 has applied.
@@ -94,11 +91,11 @@ fn what_a_leader_says_once_ends_nobody() {
     for (times, ends) in [(1, false), (9, false), (10, true)] {
         let mut cluster = run(Cluster::default(), LOSS);
         for tick in 0..30 {
-            let heartbeat = from_leader(MessageType::MsgHeartbeat, Message::default());
-            cluster.step(1, heartbeat);
+            let (from, heartbeat) = from_leader(MessageType::MsgHeartbeat, Message::default());
+            cluster.receive(1, from, heartbeat);
             if (6..6 + times).contains(&tick) {
-                let append = from_leader(MessageType::MsgAppend, contradiction());
-                cluster.step(1, append);
+                let (from, append) = from_leader(MessageType::MsgAppend, contradiction());
+                cluster.receive(1, from, append);
             }
             cluster.tick(1);
         }
@@ -113,11 +110,11 @@ fn what_others_than_its_leader_say_ends_nobody() {
         let mut cluster = run(Cluster::default(), LOSS);
         for _ in 0..30 {
             if leads {
-                let heartbeat = from_leader(MessageType::MsgHeartbeat, Message::default());
-                cluster.step(1, heartbeat);
+                let (from, heartbeat) = from_leader(MessageType::MsgHeartbeat, Message::default());
+                cluster.receive(1, from, heartbeat);
             }
-            let append = from(3, 3, MessageType::MsgAppend, contradiction());
-            cluster.step(1, append);
+            let (from, append) = from_member(3, 3, MessageType::MsgAppend, contradiction());
+            cluster.receive(1, from, append);
             cluster.tick(1);
         }
         let refused = "refuses a message: it contradicts the committed entry 3";
@@ -157,7 +154,7 @@ fn it_finds_out_although_it_does_not_have_those_entries_in_its_log_any_more() {
         ),
     );
     assert!(
-        cluster.transcript.contains("  1 ends: "),
+        cluster.transcript.contains("1 ends: "),
         "{}",
         cluster.transcript
     );
@@ -177,11 +174,11 @@ fn a_leader_that_has_more_entries_of_earlier_terms_is_found_out_as_well() {
     let round = "\n tick 2 1 \n deliver \n tick 1 1 \n deliver";
     let cluster = run(Cluster::default(), &format!("{script}{}", round.repeat(15)));
     assert!(
-        cluster.transcript.contains("  1 ends: "),
+        cluster.transcript.contains("1 ends: "),
         "{}",
         cluster.transcript
     );
-    assert_eq!(cluster.members[&1].machine.applied, Index(3));
+    assert_eq!(cluster.members[&1].host.machine.applied, Index(3));
 }
 
 #[test]
@@ -193,16 +190,13 @@ fn who_agrees_with_its_leader_never_ends() {
     );
     let cluster = run(Cluster::default(), &format!("{script}{}", round.repeat(30)));
     assert!(!ended(&cluster));
-    assert_eq!(cluster.members[&1].machine.applied, Index(6));
+    assert_eq!(cluster.members[&1].host.machine.applied, Index(6));
 }
 
 /// Nobody but a liar leads without what was committed where everything was synced, and nobody who has no vote leads.
 #[test]
 fn a_liar_ends_nobody() {
-    let synced = Cluster {
-        configure: Some(|config| config.acknowledges_unsynced = false),
-        ..Cluster::default()
-    };
+    let synced = run(Cluster::default(), "configure acknowledges_unsynced=0");
     let rounds = "\n tick 2 1 \n deliver \n tick 1 1 \n deliver".repeat(30);
     let cluster = run(synced, &format!("{LOSS}{rounds}"));
     assert!(!ended(&cluster));
@@ -212,19 +206,13 @@ fn a_liar_ends_nobody() {
     let of_others = LOSS.replace("member 1 voters=1,2,3", "member 1 voters=1,3,4");
     let cluster = run(Cluster::default(), &format!("{of_others}{rounds}"));
     assert!(!ended(&cluster), "{}", cluster.transcript);
-    assert_eq!(cluster.members[&1].machine.applied, Index(4));
+    assert_eq!(cluster.members[&1].host.machine.applied, Index(4));
 }
 
-fn lost_writes(config: &mut ConsensusConfig) {
-    config.lost_writes_accepted = config.id == MemberId(1);
-}
+const LOST_WRITES: &str = "configure members=1 lost_writes_accepted=1";
 
 fn with_loss(script: &str) -> Cluster {
-    let cluster = Cluster {
-        configure: Some(lost_writes),
-        ..Cluster::default()
-    };
-    run(cluster, script)
+    run(run(Cluster::default(), LOST_WRITES), script)
 }
 
 #[test]
@@ -245,9 +233,9 @@ fn who_lost_writes_stands_four_election_timeouts_after_it_would_have() {
         let stands_at = |configure| {
             let cluster = Cluster {
                 seed,
-                configure,
                 ..Cluster::default()
             };
+            let cluster = run(cluster, configure);
             let voters = "member 1 voters=1,2,3 log=1,1 term=1 commit=2 applied=2";
             let mut cluster = run(cluster, voters);
             let ticks = (1..100).find(|_| {
@@ -256,7 +244,7 @@ fn who_lost_writes_stands_four_election_timeouts_after_it_would_have() {
             });
             ticks.expect("it stands")
         };
-        assert_eq!(stands_at(Some(lost_writes)), stands_at(None) + 40);
+        assert_eq!(stands_at(LOST_WRITES), stands_at("") + 40);
     }
 }
 
@@ -272,7 +260,7 @@ fn who_lost_writes_votes_for_whom_has_more() {
         cluster.members[&1].consensus.state().leader,
         Some(MemberId(2))
     );
-    assert_eq!(cluster.members[&1].machine.applied, Index(4));
+    assert_eq!(cluster.members[&1].host.machine.applied, Index(4));
 }
 
 #[test]

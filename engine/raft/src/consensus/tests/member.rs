@@ -1,10 +1,13 @@
 //! One member: its consensus, and a log, a disk and a state machine that do only what the script says.
 
 use crate::consensus::log_view::entry_bytes;
+use crate::consensus::testing::{Driver, Host};
 use crate::consensus::{
-    ConfigChange, ConfigChangeKind, Consensus, ConsensusConfig, LogRead, LogReadError, Restored,
+    ConfigChange, ConfigChangeKind, ConsensusConfig, LogRead, LogReadError, Proposal, Refusal,
+    Restored, Role, State,
 };
-use crate::input::{AppendId, SnapshotMeta};
+use crate::input::{AppendId, SnapshotMeta, Token};
+use crate::output::Outbound;
 use bytes::Bytes;
 use dengine_log::Position;
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
@@ -227,56 +230,196 @@ impl Machine {
     }
 }
 
-pub(super) struct Member {
-    pub(super) consensus: Consensus<MemoryLog>,
+/// What a scripted member has besides its consensus. Lines and messages wait here until the cluster
+/// takes them.
+#[derive(Default)]
+pub(super) struct Scripted {
     pub(super) disk: Disk,
     pub(super) machine: Machine,
-    /// What was proposed here, by where it went into the log: its text and its context.
-    pub(super) proposals: BTreeMap<Index, (String, Bytes)>,
-    pub(super) boots: u64,
+    /// What was proposed here, by where it went into the log.
+    proposals: BTreeMap<Index, Proposal>,
+    boots: u64,
     pub(super) clock: Moment,
     /// The last snapshot that was made here.
-    pub(super) snapshot: Option<Machine>,
+    snapshot: Option<Machine>,
     /// One that was received.
     pub(super) staged: Option<Machine>,
+    /// What happened, one line each.
+    pub(super) lines: Vec<String>,
+    pub(super) sent: Vec<Outbound>,
+    /// Snapshots to send: whom to, the message that goes with it, and the state.
+    pub(super) snapshots: Vec<(MemberId, Bytes, Machine)>,
 }
 
-impl Member {
-    pub(super) fn start(
-        config: &ConsensusConfig,
-        mut disk: Disk,
-        machine: Machine,
-        boots: u64,
-    ) -> Self {
-        let mut hard_state = disk.hard_state;
-        hard_state.commit = hard_state.commit.max(machine.applied);
-        disk.writes.clear();
-        let restored = Restored {
-            hard_state,
-            applied: machine.applied,
-            voters: machine.voters.clone(),
-            learners: machine.learners.clone(),
-        };
-        let config = ConsensusConfig {
-            boot_nonce: boots,
-            ..config.clone()
-        };
-        Self {
-            consensus: Consensus::new(config, restored, disk.log.clone()).unwrap(),
-            disk,
-            machine,
-            proposals: BTreeMap::new(),
-            boots,
-            clock: Moment(0),
-            snapshot: None,
-            staged: None,
+impl Scripted {
+    /// Takes down what became of proposals.
+    pub(super) fn note_proposed(
+        &mut self,
+        taken: Result<Index, Refusal>,
+        term: Term,
+        proposals: Vec<Proposal>,
+    ) {
+        for (place, proposal) in (0..).zip(proposals) {
+            let text = text_of(&proposal);
+            match taken {
+                Ok(Index(first)) => {
+                    let index = Index(first + place);
+                    self.lines.push(format!("takes {text} as {index}@{term}"));
+                    self.proposals.insert(index, proposal);
+                }
+                Err(refusal) => self.lines.push(format!("refuses {text}: {refusal}")),
+            }
         }
     }
 
-    /// Starts again with what was on disk.
-    pub(super) fn restart(self, config: &ConsensusConfig) -> Self {
-        let mut machine = self.machine;
-        machine.waiting.clear();
-        Self::start(config, self.disk, machine, self.boots + 1)
+    fn apply_one(&mut self, entry: &Entry) -> Option<ConfigChange> {
+        let text = String::from_utf8_lossy(&entry.data);
+        let index = entry.index;
+        self.lines.push(match (&*text, entry.kind) {
+            ("", _) => format!("applies {index}, which is empty"),
+            (text, EntryKind::Command) => format!("applies {index}: {text}"),
+            (text, EntryKind::Membership) => format!("applies {index}: membership, {text}"),
+        });
+        let change = self.machine.apply(entry);
+        if let Some(proposal) = self.proposals.remove(&index) {
+            let text = text_of(&proposal);
+            let outcome = match proposal.context == entry.context {
+                true => "done",
+                false => "another entry is in its place",
+            };
+            self.lines.push(format!("answers {text}: {outcome}"));
+        }
+        change
     }
+}
+
+impl Host for Scripted {
+    type Log = MemoryLog;
+
+    fn append(&mut self, id: AppendId, hard_state: Option<HardState>, entries: Vec<Entry>) {
+        let write = Write {
+            id,
+            hard_state,
+            entries,
+        };
+        self.lines.push(self.disk.describe(&write));
+        self.disk.writes.push_back(write);
+    }
+
+    fn synced(&mut self) -> Option<AppendId> {
+        if self.disk.held {
+            return None;
+        }
+        self.disk.sync_one()
+    }
+
+    fn apply(&mut self, entries: Vec<Entry>) {
+        self.machine.waiting.extend(entries);
+    }
+
+    fn applied(&mut self) -> Option<(Index, Vec<ConfigChange>)> {
+        if self.machine.held {
+            return None;
+        }
+        let waiting = std::mem::take(&mut self.machine.waiting);
+        let last = waiting.back()?.index;
+        let changes = waiting.iter().filter_map(|entry| self.apply_one(entry));
+        Some((last, changes.collect()))
+    }
+
+    fn send(&mut self, messages: Vec<Outbound>) {
+        self.sent.extend(messages);
+    }
+
+    fn on_reads_ready(&mut self, tokens: &[Token], index: Index) {
+        let names = names(tokens);
+        self.lines
+            .push(format!("may serve {names} once {index} is applied"));
+    }
+
+    fn on_reads_refused(&mut self, tokens: &[Token], refusal: Refusal) {
+        let names = names(tokens);
+        self.lines.push(format!("refuses {names}: {refusal}"));
+    }
+
+    fn on_state(&mut self, state: State) {
+        self.lines.push(describe_state(state));
+    }
+
+    fn make_snapshot(&mut self) -> Option<SnapshotMeta> {
+        let machine = self.machine.clone();
+        let applied = machine.applied;
+        self.lines.push(format!("makes a snapshot of {applied}"));
+        Some(self.snapshot.insert(machine).meta())
+    }
+
+    fn send_snapshot(&mut self, to: MemberId, message: Bytes) {
+        let machine = self.snapshot.clone();
+        let machine = machine.expect("a snapshot was made before one is sent");
+        let applied = machine.applied;
+        self.lines
+            .push(format!("sends {to} a snapshot of {applied}"));
+        self.snapshots.push((to, message, machine));
+    }
+}
+
+fn text_of(proposal: &Proposal) -> String {
+    String::from_utf8_lossy(&proposal.data).into_owned()
+}
+
+fn names(tokens: &[Token]) -> String {
+    let names: Vec<_> = tokens
+        .iter()
+        .map(|token| format!("read {}", token.0))
+        .collect();
+    names.join(", ")
+}
+
+pub(super) fn describe_state(state: State) -> String {
+    let term = state.term;
+    match (state.role, state.leader) {
+        (Role::Leader, _) => format!("leads term {term}"),
+        (Role::Follower, Some(leader)) => format!("follows {leader} in term {term}"),
+        (Role::Follower, None) => format!("knows no leader in term {term}"),
+        (Role::PreCandidate, _) => format!("is a pre-candidate in term {term}"),
+        (Role::Candidate, _) => format!("is a candidate in term {term}"),
+    }
+}
+
+pub(super) type Member = Driver<Scripted>;
+
+pub(super) fn start(
+    config: &ConsensusConfig,
+    mut disk: Disk,
+    machine: Machine,
+    boots: u64,
+) -> Member {
+    let mut hard_state = disk.hard_state;
+    hard_state.commit = hard_state.commit.max(machine.applied);
+    disk.writes.clear();
+    let restored = Restored {
+        hard_state,
+        applied: machine.applied,
+        voters: machine.voters.clone(),
+        learners: machine.learners.clone(),
+    };
+    let config = ConsensusConfig {
+        boot_nonce: boots,
+        ..config.clone()
+    };
+    let log = disk.log.clone();
+    let host = Scripted {
+        disk,
+        machine,
+        boots,
+        ..Scripted::default()
+    };
+    Driver::new(config, restored, log, host).unwrap()
+}
+
+/// Starts again with what was on disk.
+pub(super) fn restart(member: Member, config: &ConsensusConfig) -> Member {
+    let mut machine = member.host.machine;
+    machine.waiting.clear();
+    start(config, member.host.disk, machine, member.host.boots + 1)
 }

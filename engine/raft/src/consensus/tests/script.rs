@@ -1,10 +1,15 @@
-//! Runs a script against a [`Cluster`] and compares what happened with what was expected.
+//! Runs scripts against a [`Cluster`]: those of `testdata`, and pieces of Rust tests.
 //!
-//! One command a line; `#` begins a remark that is repeated in the transcript. Members are numbers,
-//! links are written `1->2`.
+//! A file is comments (`#`), scenarios and commands, one a line. Behind a command that prints
+//! something is `----`, what it printed, and an empty line; a command without that prints nothing.
+//! `scenario NAME` begins again without members.
+//!
+//! Members are numbers, links are written `1->2`.
 //!
 //! | command | what it does |
 //! |---|---|
+//! | `seed 0` | another one, which decides election timeouts |
+//! | `configure tick_ms=10 members=2,3` | settings of members, or of these, that start from now on |
 //! | `start 1 2 3` | starts these voters with empty logs |
 //! | `member 1 voters=1,2 learners=3 log=1,1,2 term=2 vote=1 commit=1 applied=1` | starts a member with a past; `log` lists its entries' terms |
 //! | `bootstrap 1` | starts the first member of a cluster: a log of one membership entry, and nothing applied |
@@ -16,6 +21,7 @@
 //! | `elect 1` | `timeout` and `deliver`, without showing how it wins |
 //! | `deliver`, `deliver 1->2` | delivers everything until all is silent; shows and delivers what is on one link |
 //! | `lose`, `lose 1->2` | loses what is on the wire |
+//! | `delay 1->2`, `arrive 1->2` | takes the oldest message off the wire; puts it back, behind the others |
 //! | `cut 1`, `cut 1->2`, `heal` | loses what will be sent, until healed |
 //! | `wire` | shows what is on the wire |
 //! | `hold-disk 1`, `sync 1`, `release-disk 1` | lets writes wait; syncs the oldest; syncs all from now on |
@@ -30,53 +36,71 @@
 //! | `heard 1` | says whom a leader heard from lately |
 //! | `state`, `state 1` | shows where members stand |
 
-use super::cluster::{Cluster, Link, describe_state};
-use super::member::{Disk, Machine};
-use super::wire;
-use crate::consensus::{ConsensusConfig, Event, Role};
+use super::cluster::{Cluster, Link};
+use super::member::{Disk, Machine, describe_state};
+use crate::consensus::describe::describe;
+use crate::consensus::{ConsensusConfig, Role};
 use bytes::Bytes;
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Term};
-use expect_test::Expect;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 /// With this seed no member of an early term stands for election in the first tick in which it may, so
 /// that `tick 3 10` makes member 3 miss its leader and no more.
 pub(super) const SEED: u64 = 7704;
 
-pub(super) fn check(script: &str, expected: &Expect) {
-    check_with(|_| {}, script, expected);
-}
-
-/// Like [`check`], with members configured otherwise.
-pub(super) fn check_with(configure: fn(&mut ConsensusConfig), script: &str, expected: &Expect) {
-    let cluster = Cluster {
+fn seeded() -> Cluster {
+    Cluster {
         seed: SEED,
-        configure: Some(configure),
         ..Cluster::default()
-    };
-    expected.assert_eq(&run(cluster, script).transcript);
+    }
 }
 
-pub(super) fn run(mut cluster: Cluster, script: &str) -> Cluster {
-    for line in script
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-    {
-        let mark = if line.starts_with('#') { "" } else { "> " };
-        writeln!(cluster.transcript, "{mark}{line}").unwrap();
-        let words: Vec<_> = line.split_whitespace().collect();
-        if mark == "> " {
-            command(&mut cluster, words[0], &words[1..]);
+/// A file of `testdata` as it is when everything printed is what the commands print now.
+pub(super) fn rerun(file: &str) -> String {
+    let mut cluster = seeded();
+    let mut rewritten = String::new();
+    let mut lines = (1..).zip(file.lines());
+    while let Some((at, line)) = lines.next() {
+        if line == "----" {
+            lines.find(|(_, printed)| printed.is_empty());
+            continue;
         }
+        writeln!(rewritten, "{line}").unwrap();
+        if line.starts_with("scenario ") {
+            cluster = seeded();
+        } else {
+            let ran = catch_unwind(AssertUnwindSafe(|| command(&mut cluster, line)));
+            assert!(ran.is_ok(), "line {at} of the file: {line}");
+        }
+        if !cluster.transcript.is_empty() {
+            writeln!(rewritten, "----\n{}", cluster.transcript).unwrap();
+            cluster.transcript.clear();
+        }
+    }
+    format!("{}\n", rewritten.trim_end())
+}
+
+/// Runs commands, one a line, and leaves what they print in the transcript.
+pub(super) fn run(mut cluster: Cluster, script: &str) -> Cluster {
+    for line in script.lines() {
+        command(&mut cluster, line.trim());
     }
     cluster
 }
 
-fn command(cluster: &mut Cluster, name: &str, args: &[&str]) {
+fn command(cluster: &mut Cluster, line: &str) {
+    let words: Vec<_> = line.split_whitespace().collect();
+    let Some((name, args)) = words.split_first() else {
+        return;
+    };
     let id = || number(args[0]);
-    match (name, args) {
+    match (*name, args) {
+        ("#", _) => {}
+        ("seed", [_]) => cluster.seed = id(),
+        ("configure", settings) => configure(cluster, settings),
         ("start", ids) => start(cluster, ids),
         ("member", args) => member(cluster, args),
         ("bootstrap", [_]) => bootstrap(cluster, id()),
@@ -93,20 +117,25 @@ fn command(cluster: &mut Cluster, name: &str, args: &[&str]) {
         }
         ("lose", []) => cluster.links.clear(),
         ("lose", [link]) => drop(cluster.links.remove(&parse_link(link))),
+        ("delay", [link]) => {
+            let link = parse_link(link);
+            let oldest = cluster.links.get_mut(&link).and_then(VecDeque::pop_front);
+            let oldest = oldest.expect("a message is on the link");
+            cluster.held.insert(link, oldest);
+        }
+        ("arrive", [link]) => {
+            let link = parse_link(link);
+            let held = cluster.held.remove(&link).expect("a message was delayed");
+            cluster.links.entry(link).or_default().push_back(held);
+        }
         ("cut", [what]) => cut(cluster, what),
         ("heal", []) => cluster.cut.clear(),
         ("wire", []) => show_wire(cluster),
-        ("hold-disk", [_]) => cluster.member(id()).disk.held = true,
+        ("hold-disk", [_]) => cluster.hold_disk(id(), true),
         ("sync", [_]) => assert!(cluster.sync_one(id()), "nothing waits to be synced"),
-        ("release-disk", [_]) => {
-            cluster.member(id()).disk.held = false;
-            while cluster.sync_one(id()) {}
-        }
-        ("hold-apply", [_]) => cluster.member(id()).machine.held = true,
-        ("release-apply", [_]) => {
-            cluster.member(id()).machine.held = false;
-            cluster.apply_waiting(id());
-        }
+        ("release-disk", [_]) => cluster.hold_disk(id(), false),
+        ("hold-apply", [_]) => cluster.hold_apply(id(), true),
+        ("release-apply", [_]) => cluster.hold_apply(id(), false),
         ("propose", [_, texts @ ..]) => cluster.propose(id(), texts),
         ("add-learner" | "promote" | "remove", [_, about]) => {
             cluster.propose_change(id(), &format!("{name} {about}"));
@@ -118,9 +147,7 @@ fn command(cluster: &mut Cluster, name: &str, args: &[&str]) {
         ("truncate", [_, index]) => cluster.truncate(id(), Index(number(index))),
         ("deliver-snapshot", [link]) => cluster.deliver_snapshot(parse_link(link), true),
         ("lose-snapshot", [link]) => cluster.deliver_snapshot(parse_link(link), false),
-        ("transfer", [_, to]) => {
-            cluster.step(id(), Event::TransferLeader(MemberId(number(to))));
-        }
+        ("transfer", [_, to]) => cluster.transfer(id(), number(to)),
         ("count-held", [_]) => {
             let held = cluster.member(id()).consensus.held_messages();
             cluster.note(id(), format_args!("holds {held} messages"));
@@ -132,7 +159,43 @@ fn command(cluster: &mut Cluster, name: &str, args: &[&str]) {
             cluster.note(id(), format_args!("heard from {}", heard.join(", ")));
         }
         ("state", args) => show_state(cluster, args),
-        _ => panic!("no command {name} {args:?}"),
+        _ => panic!("no command {line:?}"),
+    }
+}
+
+fn configure(cluster: &mut Cluster, settings: &[&str]) {
+    let settings = settings.iter().map(|setting| {
+        let (name, value) = setting.split_once('=').expect("written name=value");
+        (name.to_owned(), value.to_owned())
+    });
+    let (members, settings): (Vec<_>, Vec<_>) = settings.partition(|(name, _)| name == "members");
+    let members: Vec<u64> = members
+        .iter()
+        .flat_map(|(_, ids)| ids.split(',').map(number))
+        .collect();
+    cluster.settings.push(Box::new(move |config| {
+        if members.is_empty() || members.contains(&config.id.0) {
+            for (name, value) in &settings {
+                set(config, name, number(value));
+            }
+        }
+    }));
+}
+
+fn set(config: &mut ConsensusConfig, name: &str, value: u64) {
+    let count = usize::try_from(value).expect("so many fit");
+    match name {
+        "acknowledges_unsynced" => config.acknowledges_unsynced = value != 0,
+        "cache_bytes" => config.cache_bytes = value,
+        "heartbeat_ticks" => config.heartbeat_ticks = count,
+        "lost_writes_accepted" => config.lost_writes_accepted = value != 0,
+        "max_apply_bytes" => config.max_apply_bytes = value,
+        "max_inflight_messages" => config.max_inflight_messages = count,
+        "max_message_bytes" => config.max_message_bytes = value,
+        "max_uncommitted_bytes" => config.max_uncommitted_bytes = value,
+        "max_waiting_reads" => config.max_waiting_reads = count,
+        "tick_ms" => config.tick = Duration::from_millis(value),
+        other => panic!("no setting {other}"),
     }
 }
 
@@ -215,12 +278,12 @@ fn timeout(cluster: &mut Cluster, id: u64) {
         let links = cluster.links.iter().filter(|((from, _), _)| *from == id);
         let messages = links.flat_map(|(_, queue)| queue);
         messages
-            .filter(|bytes| wire::describe(bytes).contains("Vote: "))
+            .filter(|bytes| describe(bytes).contains("Vote: "))
             .count()
     };
     let before = (asked(cluster), cluster.members[&id].consensus.state().role);
     for _ in 0..2 * cluster.config(id).election_ticks {
-        cluster.step(id, Event::Tick);
+        cluster.tick_without_clock(id);
         let role = cluster.members[&id].consensus.state().role;
         if (asked(cluster), role) != before && role != Role::Follower {
             return;
@@ -254,10 +317,13 @@ fn show_wire(cluster: &mut Cluster) {
         .links
         .values()
         .flatten()
-        .map(|m| wire::describe(m))
+        .map(|m| describe(m))
         .collect();
+    if messages.is_empty() {
+        cluster.transcript.push_str("nothing\n");
+    }
     for message in messages {
-        writeln!(cluster.transcript, "  {message}").unwrap();
+        writeln!(cluster.transcript, "{message}").unwrap();
     }
 }
 

@@ -1,26 +1,18 @@
 //! Entries that wait for the disk have a bound, whatever their sender thinks of acknowledgements.
 
 use super::{Cluster, encode, from_2, offer, past_entry, run};
-use crate::consensus::{ConsensusConfig, Event, decode};
+use crate::consensus::decode;
 use bytes::Bytes;
 use dengine_types::MemberId;
 use raft::eraftpb::{Entry, Message, MessageType};
 
 /// Member 1 follows member 2, and its disk stands still.
 fn with_a_stuck_disk() -> Cluster {
-    let small = |config: &mut ConsensusConfig| {
-        config.cache_bytes = 1 << 10;
-        config.max_message_bytes = 1 << 10;
-        config.max_inflight_messages = 4;
-    };
-    let cluster = Cluster {
-        configure: Some(small),
-        ..Cluster::default()
-    };
-    let script = "start 1 2 3
+    let script = "configure cache_bytes=1024 max_message_bytes=1024 max_inflight_messages=4
+                  start 1 2 3
                   elect 2
                   hold-disk 1";
-    run(cluster, script)
+    run(Cluster::default(), script)
 }
 
 /// An append of one entry of so many bytes behind `index`.
@@ -41,7 +33,7 @@ fn large_append(index: u64) -> Bytes {
 }
 
 fn log_end(cluster: &Cluster) -> usize {
-    cluster.members[&1].disk.whole_log().len()
+    cluster.members[&1].host.disk.whole_log().len()
 }
 
 /// A message of 082bf19 was as large as a batch of its log, so that its follower never caught up once it was upgraded.
@@ -115,7 +107,7 @@ fn entries_that_come_at_once_are_bounded() {
     for index in 1..100 {
         let (from, bytes) = (MemberId(2), large_append(index));
         let consensus = &mut cluster.member(1).consensus;
-        consensus.step(Event::Message { from, bytes }).unwrap();
+        consensus.message(from, &bytes).unwrap();
     }
     cluster.settle(1);
     let taken = log_end(&cluster);

@@ -7,7 +7,7 @@ mod terms;
 
 use super::cluster::Cluster;
 use super::script::run;
-use crate::consensus::{Event, PeerMessageError};
+use crate::consensus::PeerMessageError;
 use bytes::Bytes;
 use dengine_log::CONTEXT_BYTES_MAX;
 use dengine_types::{HardState, MemberId, NUMBER_MAX};
@@ -31,10 +31,7 @@ fn fingerprint(cluster: &Cluster) -> Fingerprint {
 fn offer(cluster: &mut Cluster, stream: u64, bytes: Bytes) -> Result<(), PeerMessageError> {
     let before = fingerprint(cluster);
     let from = MemberId(stream);
-    let taken = cluster
-        .member(1)
-        .consensus
-        .step(Event::Message { from, bytes });
+    let taken = cluster.member(1).consensus.message(from, &bytes);
     if taken.is_err() {
         let outputs = cluster.member(1).consensus.outputs();
         assert!(outputs.is_empty(), "{outputs:?}");

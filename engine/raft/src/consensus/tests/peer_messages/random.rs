@@ -1,8 +1,7 @@
 //! Messages at random, and real ones with some fields exchanged, to members in many places of Raft.
 
-use super::super::wire;
 use super::{Cluster, encode, offer, run};
-use crate::consensus::Event;
+use crate::consensus::describe::decode;
 use bytes::Bytes;
 use proptest::prelude::*;
 use prost_raft::Message as _;
@@ -130,7 +129,7 @@ fn perform(cluster: &mut Cluster, step: Step) {
         Step::Bytes(bytes) => {
             let _ = offer(cluster, 2, Bytes::from(bytes));
         }
-        Step::Tick(ticks) => (0..ticks).for_each(|_| cluster.step(1, Event::Tick)),
+        Step::Tick(ticks) => (0..ticks).for_each(|_| cluster.tick_without_clock(1)),
         Step::Propose => cluster.propose(1, &["a"]),
         Step::Read => cluster.read(1),
         Step::Sync => {
@@ -143,7 +142,7 @@ fn perform(cluster: &mut Cluster, step: Step) {
 fn mutate(cluster: &mut Cluster, which: usize, donor: Message, fields: u32) {
     for id in [2, 3] {
         if cluster.members.contains_key(&id) {
-            cluster.step(id, Event::Tick);
+            cluster.tick_without_clock(id);
         }
         while cluster.deliver_one((1, id), false) {}
     }
@@ -156,7 +155,7 @@ fn mutate(cluster: &mut Cluster, which: usize, donor: Message, fields: u32) {
     let Some(bytes) = real.get(which % real.len().max(1)) else {
         return;
     };
-    let mut message = wire::decode(bytes);
+    let mut message = decode(bytes);
     let takes = |bit: u32| fields & (1 << bit) != 0 && fields & (1 << (bit + 16)) != 0;
     if takes(0) {
         message.msg_type = donor.msg_type;

@@ -1,7 +1,7 @@
 //! What a message says of the snapshot that it brings.
 
 use super::{Cluster, FOLLOWER, encode, from_2, run};
-use crate::consensus::{Event, snapshot_position};
+use crate::consensus::snapshot_position;
 use dengine_types::{Index, MemberId, Term};
 use raft::eraftpb::{ConfState, Message, MessageType, Snapshot, SnapshotMetadata};
 
@@ -35,11 +35,8 @@ fn voters_and_learners(
 /// Why member 1, a follower of member 2, refuses it; nothing if it is taken.
 fn snapshot_refusal(message: &Message) -> String {
     let mut cluster = run(Cluster::default(), FOLLOWER);
-    let event = Event::Snapshot {
-        from: MemberId(2),
-        message: encode(message),
-    };
-    let taken = cluster.member(1).consensus.step(event);
+    let consensus = &mut cluster.member(1).consensus;
+    let taken = consensus.snapshot_staged(MemberId(2), &encode(message));
     taken.map_or_else(|error| error.to_string(), |()| String::new())
 }
 
