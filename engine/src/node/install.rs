@@ -33,7 +33,7 @@ pub(super) struct Install {
 pub(super) async fn supervise(node: Weak<Inner>, mut installs: UnboundedReceiver<Install>) {
     while let Some(install) = installs.recv().await {
         let Some(inner) = node.upgrade() else { return };
-        let fatal = inner.fatal.clone();
+        let fatal = inner.signals.fatal.clone();
         let node = Node { inner };
         if let Some(why) = failure(async move { node.install(install).await }).await {
             tracing::error!(error = %why, "the member did not start from its snapshot");
@@ -62,10 +62,13 @@ impl Node {
             return Ok(());
         };
         self.inner.gate.close();
-        self.inner.status.send_modify(|status| status.ready = false);
+        self.inner
+            .signals
+            .status
+            .send_modify(|status| status.ready = false);
         running.stop().await;
         // The last sync may have failed, after which there is no second try with that log.
-        if self.inner.fatal.borrow().is_some() {
+        if self.inner.signals.fatal.borrow().is_some() {
             return Ok(());
         }
         let staging = running.close_incoming().await;

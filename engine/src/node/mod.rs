@@ -33,6 +33,7 @@ mod running;
 mod snapshots;
 mod space;
 mod stages;
+mod start;
 mod status;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -55,6 +56,8 @@ use dengine_types::{ClusterId, Index, MemberId, Revision, Term};
 pub(crate) use inbox::{PeerStream, ToReplica};
 use install::Install;
 use running::Running;
+use start::Start;
+use status::Signals;
 use std::net::IpAddr;
 use std::sync::{Arc, RwLock, RwLockWriteGuard};
 use std::time::Instant;
@@ -94,9 +97,7 @@ struct Inner {
     /// Held while the member passes from one stage to another, so that it does so once.
     folder: tokio::sync::Mutex<DataDir>,
     installs: UnboundedSender<Install>,
-    status: watch::Sender<NodeStatus>,
-    revision: watch::Sender<Revision>,
-    fatal: watch::Sender<Option<Fatal>>,
+    signals: Signals,
 }
 
 /// What a member is doing.
@@ -126,9 +127,7 @@ impl Node {
         let (installs, decided) = unbounded_channel();
         let node = Self {
             inner: Arc::new(Inner {
-                status: watch::Sender::new(NodeStatus::waiting(&config.name, &folder_id)),
-                revision: watch::Sender::new(Revision(0)),
-                fatal: watch::Sender::new(None),
+                signals: Signals::waiting(&config.name, &folder_id),
                 folder: tokio::sync::Mutex::new(folder),
                 stage: RwLock::new(Stage::Waiting),
                 installs,
@@ -201,12 +200,12 @@ impl Node {
 
     /// Who leads, as far as it is known; this member itself, if it does.
     pub(crate) fn leader(&self) -> Option<LeaderHint> {
-        self.inner.status.borrow().leader.clone()
+        self.inner.signals.status.borrow().leader.clone()
     }
 
     /// Who leads, if that is known to be another member.
     pub(crate) fn other_leader(&self) -> Option<LeaderHint> {
-        let status = self.inner.status.borrow();
+        let status = self.inner.signals.status.borrow();
         match status.role {
             Role::Leader => None,
             _ => status.leader.clone(),
@@ -261,19 +260,19 @@ impl Node {
     /// What this member knows of itself.
     #[must_use]
     pub fn status(&self) -> NodeStatus {
-        self.inner.status.borrow().clone()
+        self.inner.signals.status.borrow().clone()
     }
 
     /// Tells of every change of [`Node::status`], at most one tick late.
     #[must_use]
     pub fn status_changes(&self) -> watch::Receiver<NodeStatus> {
-        self.inner.status.subscribe()
+        self.inner.signals.status.subscribe()
     }
 
     /// Tells of every revision that [`Node::reader`] shows, or of the last of several, as soon as it does.
     #[must_use]
     pub fn revision_changes(&self) -> watch::Receiver<Revision> {
-        self.inner.revision.subscribe()
+        self.inner.signals.revision.subscribe()
     }
 
     /// Makes what is applied durable now, so that the log before it may go. Returns the last entry of it.
@@ -429,7 +428,7 @@ impl Node {
         if let Stage::Running(running) = stage {
             running.stop().await;
         }
-        if let Some(fatal) = self.inner.fatal.borrow().clone() {
+        if let Some(fatal) = self.inner.signals.fatal.borrow().clone() {
             return Err(fatal);
         }
         if let Err(error) = folder.mark_ended() {
@@ -440,12 +439,12 @@ impl Node {
 
     /// Whether its threads run: none has failed.
     pub(crate) fn is_live(&self) -> bool {
-        self.inner.fatal.borrow().is_none()
+        self.inner.signals.fatal.borrow().is_none()
     }
 
     /// Waits until the member ends by itself, and says why.
     pub async fn stopped(&self) -> Fatal {
-        let mut fatal = self.inner.fatal.subscribe();
+        let mut fatal = self.inner.signals.fatal.subscribe();
         let end = fatal
             .wait_for(Option::is_some)
             .await
@@ -558,7 +557,7 @@ impl Node {
         let inner = &self.inner;
         let beginning = folder.begin(inner.config.durability == Durability::MemoryFirst)?;
         let lost_writes_accepted = beginning.lost_writes_accepted;
-        let running = Running::start(running::Start {
+        let running = Running::start(Start {
             config: inner.config.clone(),
             folder_id: inner.folder_id.clone(),
             identity,
@@ -568,9 +567,7 @@ impl Node {
             beginning,
             power: folder.power_guard(),
             history: folder.history_guard(),
-            status: inner.status.clone(),
-            revision: inner.revision.clone(),
-            fatal: inner.fatal.clone(),
+            signals: inner.signals.clone(),
             installs: inner.installs.clone(),
             peers: inner.peers.handle(),
         })
@@ -583,7 +580,7 @@ impl Node {
             match &*stage {
                 Stage::Stopped => Some(running),
                 Stage::Waiting | Stage::Restarting => {
-                    let status = inner.status.subscribe();
+                    let status = inner.signals.status.subscribe();
                     let leader = move || status.borrow().leader.as_ref().map(|it| it.id);
                     inner.gate.open(running.peer_entrance(Arc::new(leader)));
                     *stage = Stage::Running(Arc::new(running));

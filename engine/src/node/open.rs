@@ -1,7 +1,7 @@
 //! From what a data directory holds to a member: its log, its state, and the replica on top of both.
 
-use super::running::Start;
 use super::space::{Look, Space};
+use super::start::Start;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::storage::{self, OpenStore, RocksOptions, RocksStore};

@@ -8,7 +8,7 @@ use super::install::Install;
 use super::snapshots::Snapshots;
 use super::space::Space;
 use super::stages::Stages;
-use super::status::{Lifecycle, MembersView, NodeStatus};
+use super::status::{Lifecycle, MembersView, NodeStatus, Signals};
 use super::{clock, metrics};
 use crate::config::Config;
 use crate::error::{Fatal, LeaderHint, RequestError};
@@ -28,11 +28,24 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::watch;
 
 /// Inputs taken in before the replica is asked what follows. Bounds how long an answer waits for the
 /// inputs behind it.
 const INPUTS_PER_ROUND_MAX: usize = 4096;
+
+/// The queues of those who do what the replica says.
+pub(super) struct Jobs {
+    pub(super) log: Sender<LogJob>,
+    pub(super) apply: Sender<Apply>,
+    pub(super) flush: FlushRequests,
+}
+
+/// What tells how much space is taken, and how much there is.
+pub(super) struct Sizes {
+    pub(super) reader: Reader<RocksStore>,
+    pub(super) log_reader: LogReader<RealDisk>,
+    pub(super) space: Arc<Space>,
+}
 
 pub(super) struct ReplicaThread {
     pub(super) config: Config,
@@ -40,19 +53,14 @@ pub(super) struct ReplicaThread {
     pub(super) folder_id: String,
     pub(super) replica: Replica<LogReader<RealDisk>>,
     pub(super) callers: Callers,
-    pub(super) log_jobs: Sender<LogJob>,
-    pub(super) apply_jobs: Sender<Apply>,
-    pub(super) flush: FlushRequests,
+    pub(super) jobs: Jobs,
     pub(super) peers: Peers,
-    pub(super) reader: Reader<RocksStore>,
-    pub(super) log_reader: LogReader<RealDisk>,
-    pub(super) space: Arc<Space>,
-    pub(super) status: watch::Sender<NodeStatus>,
-    pub(super) fatal: watch::Sender<Option<Fatal>>,
-    pub(super) history: HistoryGuard,
     pub(super) snapshots: Snapshots,
     /// Takes over when a snapshot has ended this replica.
     pub(super) installs: UnboundedSender<Install>,
+    pub(super) history: HistoryGuard,
+    pub(super) sizes: Sizes,
+    pub(super) signals: Signals,
     /// What the metrics were told of already.
     pub(super) counted: Counts,
     pub(super) stages: Stages,
@@ -171,7 +179,7 @@ impl ReplicaThread {
             }
             ToReplica::Failed(fatal) => {
                 tracing::error!(%fatal, "this member cannot go on");
-                self.fatal.send_replace(Some(fatal));
+                self.signals.fatal.send_replace(Some(fatal));
                 return ControlFlow::Break(());
             }
             ToReplica::Stop => return ControlFlow::Break(()),
@@ -193,10 +201,10 @@ impl ReplicaThread {
     fn carry_out(&mut self, output: Output) -> ControlFlow<()> {
         match output {
             // If the log writer or the applier is gone it has reported why, and that ends this thread.
-            Output::Log(job) => drop(self.log_jobs.send(job)),
+            Output::Log(job) => drop(self.jobs.log.send(job)),
             Output::Apply(job) => {
                 let callers = self.callers.of(&job);
-                drop(self.apply_jobs.send(Apply { job, callers }));
+                drop(self.jobs.apply.send(Apply { job, callers }));
             }
             Output::Send(messages) => self.peers.send(messages),
             Output::MayRead { tokens, .. } => self.callers.may_read(&tokens),
@@ -216,7 +224,7 @@ impl ReplicaThread {
                 }
             }
             Output::Flush => {
-                self.flush.ask();
+                self.jobs.flush.ask();
             }
             Output::MakeSnapshot => self.snapshots.make(),
             Output::SendSnapshot { to, message } => match self.snapshots.made.clone() {
@@ -246,11 +254,11 @@ impl ReplicaThread {
         }
         let fatal = Fatal::GivenUp(divergence);
         tracing::error!(%fatal, "this member cannot go on");
-        self.fatal.send_replace(Some(fatal));
+        self.signals.fatal.send_replace(Some(fatal));
     }
 
     fn on_state(&mut self, state: State) {
-        let old = self.status.borrow().leader.as_ref().map(|l| l.id);
+        let old = self.signals.status.borrow().leader.as_ref().map(|l| l.id);
         if state.leader.is_some() && state.leader != old {
             ::metrics::counter!(metrics::LEADER_CHANGES_TOTAL).increment(1);
         }
@@ -288,7 +296,7 @@ impl ReplicaThread {
         if status.ready {
             self.snapshots.incoming.is_not_needed();
         }
-        self.status.send_if_modified(|old| {
+        self.signals.status.send_if_modified(|old| {
             let changed = *old != status;
             *old = status;
             changed
@@ -340,14 +348,14 @@ impl ReplicaThread {
             ready,
             stalled: status.stalled,
             removed: status.removed,
-            log_bytes: self.log_reader.bytes(),
-            state_bytes: self.reader.approximate_bytes(),
-            low_on_space: self.space.is_low(),
+            log_bytes: self.sizes.log_reader.bytes(),
+            state_bytes: self.sizes.reader.approximate_bytes(),
+            low_on_space: self.sizes.space.is_low(),
             snapshot_lacks_bytes: match ready {
                 true => 0,
                 false => self.snapshots.incoming.lacks_bytes(),
             },
-            free_bytes: self.space.room_bytes(),
+            free_bytes: self.sizes.space.room_bytes(),
             command_version: Some(self.replica.command_version()),
         }
     }

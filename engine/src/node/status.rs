@@ -1,9 +1,10 @@
 //! What a member tells about itself and, while it leads, about the others.
 
-use crate::error::LeaderHint;
+use crate::error::{Fatal, LeaderHint};
 use dengine_kv::CommandVersion;
 pub use dengine_raft::replica::{MemberProgress, Role};
 use dengine_types::{ClusterId, Index, MemberId, Revision, Term};
+use tokio::sync::watch;
 
 /// Whether the member takes part in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +89,27 @@ impl NodeStatus {
             snapshot_lacks_bytes: 0,
             free_bytes: None,
             command_version: None,
+        }
+    }
+}
+
+/// What a member tells those who hold it, whichever threads it has.
+#[derive(Clone)]
+pub(super) struct Signals {
+    pub(super) status: watch::Sender<NodeStatus>,
+    /// What its reader shows.
+    pub(super) revision: watch::Sender<Revision>,
+    /// Why it ended, once it has.
+    pub(super) fatal: watch::Sender<Option<Fatal>>,
+}
+
+impl Signals {
+    /// Of one that waits for an identity.
+    pub(super) fn waiting(name: &str, folder_id: &str) -> Self {
+        Self {
+            status: watch::Sender::new(NodeStatus::waiting(name, folder_id)),
+            revision: watch::Sender::new(Revision(0)),
+            fatal: watch::Sender::new(None),
         }
     }
 }

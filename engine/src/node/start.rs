@@ -1,0 +1,331 @@
+//! Starting a member that takes part: what its threads share, what connects them, and the threads.
+
+use super::applier::ApplyThread;
+use super::callers::{Callers, Committed};
+use super::flusher::{self, FlushRequests, FlushTrigger};
+use super::inbox::ToReplica;
+use super::install::Install;
+use super::keeper::KeeperThread;
+use super::log_writer::LogThread;
+use super::open::{open_both, restore};
+use super::own_entry;
+use super::reclaimer::Reclaimer;
+use super::replica::{Jobs, ReplicaThread, Sizes};
+use super::running::{Admission, FromPeers, OwnState, Running};
+use super::snapshots::{Maker, Snapshots};
+use super::space::{HandOvers, Space, ToldLow};
+use super::stages::Stages;
+use super::status::Signals;
+use crate::config::Config;
+use crate::error::{Fatal, StartError};
+use crate::storage::{OpenStore, RocksStore};
+use crate::telemetry::lines::Lines;
+use crate::transport::{Incoming, Introduced, Peers};
+use dengine_data_dir::marks::Beginning;
+use dengine_data_dir::{HistoryGuard, Identity, PowerGuard, SnapshotPaths};
+use dengine_kv::{Membership, RetentionSetting, StateMachine};
+use dengine_log::{Log, LogReader, RealDisk};
+use dengine_raft::channel::{Sender, channel};
+use dengine_raft::replica::{Applier, Counts, Keeper, Opened, Replica};
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
+
+/// What a member needs to start.
+pub(super) struct Start {
+    pub(super) config: Config,
+    pub(super) folder_id: String,
+    pub(super) identity: Identity,
+    pub(super) log_path: PathBuf,
+    pub(super) state_path: PathBuf,
+    pub(super) snapshot_paths: SnapshotPaths,
+    pub(super) beginning: Beginning,
+    pub(super) power: PowerGuard,
+    pub(super) history: HistoryGuard,
+    pub(super) signals: Signals,
+    pub(super) installs: UnboundedSender<Install>,
+    /// Where peers are spoken to.
+    pub(super) peers: Handle,
+}
+
+/// The threads of a member while they are started.
+struct Threads {
+    handles: Vec<JoinHandle<()>>,
+    fatal: watch::Sender<Option<Fatal>>,
+}
+
+impl Threads {
+    fn new(fatal: watch::Sender<Option<Fatal>>) -> Self {
+        let handles = Vec::new();
+        Self { handles, fatal }
+    }
+
+    /// A panic of it ends the member.
+    fn spawn(
+        &mut self,
+        name: &'static str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<(), StartError> {
+        let fatal = self.fatal.clone();
+        let work = move || {
+            if std::panic::catch_unwind(AssertUnwindSafe(work)).is_err() {
+                fatal.send_replace(Some(Fatal::Panicked(name)));
+            }
+        };
+        let named = std::thread::Builder::new().name(name.to_owned());
+        self.handles
+            .push(named.spawn(work).map_err(StartError::Thread)?);
+        Ok(())
+    }
+}
+
+/// What the threads share, and what makes each.
+struct Parts<'a> {
+    start: &'a Start,
+    /// Of whoever starts the member.
+    runtime: &'a Handle,
+    machine: &'a StateMachine<RocksStore>,
+    inbox: Sender<ToReplica>,
+    members: watch::Receiver<Arc<Membership>>,
+    introduced: Introduced,
+    incoming: Incoming,
+    space: Arc<Space>,
+}
+
+/// Opens log and state machine and starts the threads.
+pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartError> {
+    let Opened {
+        log,
+        recovered,
+        state: (machine, store),
+        ..
+    } = open_both(start)?;
+    let replica = restore(start, &machine, &log, &recovered);
+    start.signals.revision.send_replace(machine.revision());
+    let (own, address) = (start.identity.member_id, &start.config.advertise_peer);
+    own_entry::tell_at_start(own, address, &machine.membership());
+
+    let (inbox, told) = channel();
+    let (membership, members) = watch::channel(machine.membership());
+    end_when_damaged(&machine, &inbox);
+    let parts = Parts::new(start, runtime, &machine, inbox, members);
+    let running = parts.running(&replica, store);
+
+    let (log_jobs, appends) = channel();
+    let (apply_jobs, applies) = channel();
+    let (flush, flushes) = FlushRequests::channel();
+    let (keeper_lives, keeper_stop) = channel();
+    let (reclaimer_lives, reclaimer_stop) = channel();
+    let jobs = Jobs {
+        log: log_jobs,
+        apply: apply_jobs,
+        flush: flush.clone(),
+    };
+    let keeper = parts.keeper(&replica, reclaimer_lives);
+    let reclaimer = parts.reclaimer();
+    let mut replica = parts.replica(replica, log.reader(), jobs, keeper_lives);
+    // Before anybody can ask: who has an identity must never be taken for one that waits for it.
+    replica.publish();
+    let log = parts.log_thread(log)?;
+    let flusher = machine.flusher();
+    let Parts { inbox, space, .. } = parts;
+    let applier = ApplyThread {
+        own,
+        applier: Applier::new(machine),
+        callers: Committed::default(),
+        replica: inbox.clone(),
+        membership,
+        revision: start.signals.revision.clone(),
+        flush: FlushTrigger::new(flush, start.config.log.flush_bytes),
+    };
+    let mut threads = Threads::new(start.signals.fatal.clone());
+    threads.spawn("dengine-log", move || log.run(&appends))?;
+    threads.spawn("dengine-flush", move || {
+        flusher::run(&flusher, &flushes, &inbox, &space);
+    })?;
+    threads.spawn("dengine-apply", move || applier.run(&applies))?;
+    threads.spawn("dengine-keeper", move || keeper.run(&keeper_stop))?;
+    threads.spawn("dengine-reclaim", move || reclaimer.run(&reclaimer_stop))?;
+    threads.spawn("dengine-replica", move || replica.run(&told))?;
+    Ok(running.with(threads.handles))
+}
+
+impl<'a> Parts<'a> {
+    fn new(
+        start: &'a Start,
+        runtime: &'a Handle,
+        machine: &'a StateMachine<RocksStore>,
+        inbox: Sender<ToReplica>,
+        members: watch::Receiver<Arc<Membership>>,
+    ) -> Self {
+        let space = Arc::new(Space::of(&start.config));
+        // Before anybody takes space that somebody else needs.
+        space.look_and_tell();
+        let incoming = Incoming::new(
+            start.snapshot_paths.clone(),
+            start.identity.cluster_id,
+            start.config.snapshot.max_bytes,
+        );
+        Self {
+            start,
+            runtime,
+            machine,
+            inbox,
+            members,
+            introduced: Introduced::default(),
+            incoming,
+            space,
+        }
+    }
+
+    /// The ways into the member, but for its threads.
+    fn running(&self, replica: &Replica<LogReader<RealDisk>>, store: OpenStore) -> Running {
+        Running {
+            identity: self.start.identity,
+            config: self.start.config.clone(),
+            inbox: self.inbox.clone(),
+            admission: Admission::of(&self.start.config.limits),
+            space: Arc::clone(&self.space),
+            lease: replica.lease(),
+            command_gate: replica.command_gate(),
+            state: OwnState {
+                reader: self.machine.reader(),
+                flusher: self.machine.flusher(),
+                store,
+            },
+            peers: FromPeers {
+                membership: self.members.clone(),
+                introduced: self.introduced.clone(),
+                incoming: self.incoming.clone(),
+            },
+            threads: Mutex::default(),
+        }
+    }
+
+    fn replica(
+        &self,
+        replica: Replica<LogReader<RealDisk>>,
+        log_reader: LogReader<RealDisk>,
+        jobs: Jobs,
+        keeper_lives: Sender<()>,
+    ) -> ReplicaThread {
+        let start = self.start;
+        ReplicaThread {
+            config: start.config.clone(),
+            identity: start.identity,
+            folder_id: start.folder_id.clone(),
+            replica,
+            callers: Callers::default(),
+            jobs,
+            peers: self.peers(),
+            snapshots: self.snapshots(),
+            installs: start.installs.clone(),
+            history: start.history.clone(),
+            sizes: Sizes {
+                reader: self.machine.reader(),
+                log_reader,
+                space: Arc::clone(&self.space),
+            },
+            signals: start.signals.clone(),
+            counted: Counts::default(),
+            refusals: Lines::default(),
+            stages: Stages::default(),
+            _keeper_lives: keeper_lives,
+        }
+    }
+
+    fn peers(&self) -> Peers {
+        let start = self.start;
+        Peers::new(
+            &start.config,
+            start.identity,
+            start.folder_id.clone(),
+            (start.peers.clone(), self.runtime.clone()),
+            self.members.clone(),
+            self.introduced.clone(),
+            self.inbox.clone(),
+        )
+    }
+
+    fn snapshots(&self) -> Snapshots {
+        Snapshots {
+            maker: Maker {
+                flusher: self.machine.flusher(),
+                paths: self.start.snapshot_paths.clone(),
+                cluster: self.start.identity.cluster_id,
+                space: Arc::clone(&self.space),
+            },
+            runtime: self.runtime.clone(),
+            inbox: self.inbox.clone(),
+            incoming: self.incoming.clone(),
+            made: None,
+        }
+    }
+
+    fn log_thread(&self, log: Log<RealDisk>) -> Result<LogThread, StartError> {
+        LogThread::new(
+            log,
+            self.inbox.clone(),
+            self.start.signals.fatal.clone(),
+            self.start.power.clone(),
+            Arc::clone(&self.space),
+            &self.start.config,
+        )
+    }
+
+    fn keeper(
+        &self,
+        replica: &Replica<LogReader<RealDisk>>,
+        reclaimer_lives: Sender<()>,
+    ) -> KeeperThread {
+        let retention = retention(&self.start.config, &self.space);
+        KeeperThread {
+            _reclaimer_lives: reclaimer_lives,
+            space: Arc::clone(&self.space),
+            keeper: Keeper::new(self.machine.reader(), retention),
+            collector: self.machine.collector(),
+            status: self.start.signals.status.subscribe(),
+            replica: self.inbox.clone(),
+            hand_overs: HandOvers::new(self.start.config.heartbeat()),
+            told_low: ToldLow::default(),
+            command_gate: replica.command_gate(),
+        }
+    }
+
+    fn reclaimer(&self) -> Reclaimer {
+        Reclaimer {
+            flusher: self.machine.flusher(),
+            space: Arc::clone(&self.space),
+        }
+    }
+}
+
+/// Whoever reads tells its own caller what is wrong. Damage ends the member besides, as it does where
+/// entries are applied: what it can not read any more others have, and whoever looks after it
+/// replaces it.
+fn end_when_damaged(machine: &StateMachine<RocksStore>, replica: &Sender<ToReplica>) {
+    let replica = replica.clone();
+    machine.on_damage(move |error| {
+        // If the replica is gone, somebody reported before, or a snapshot replaces this state.
+        let _ = replica.send(ToReplica::Failed(Fatal::State(error)));
+    });
+}
+
+fn retention(config: &Config, space: &Space) -> RetentionSetting {
+    let retention = &config.retention;
+    let bytes = match retention.bytes {
+        0 => space.capacity_bytes().map(|capacity| capacity / 4),
+        bytes => Some(bytes),
+    };
+    let seconds = (retention.seconds > 0).then(|| Duration::from_secs(retention.seconds));
+    RetentionSetting {
+        revisions: (retention.revisions > 0).then_some(retention.revisions),
+        duration: seconds,
+        bytes,
+    }
+}
