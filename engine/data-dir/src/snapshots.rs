@@ -1,7 +1,7 @@
 //! Where snapshots are in a data directory, and how one becomes the state.
 //!
 //! ```text
-//! snapshot/incoming/      the snapshot that is received by `dengine_snapshot::Staging`; at most one
+//! snapshot/incoming/      a snapshot that `dengine_snapshot::Staging` receives; at most one
 //! snapshot/outgoing/N/    a checkpoint that is being sent; at most one, removed at startup
 //! state.old/              the state that a snapshot has replaced, until it is removed
 //! ```
@@ -11,7 +11,7 @@ use super::{DataDir, DataDirError};
 use dengine_log::durable::sync_dir;
 use dengine_log::{DiskError, RealDisk};
 use dengine_snapshot as snapshot;
-use dengine_snapshot::{Folders, RESERVED, SnapshotError, Staging};
+use dengine_snapshot::{MemberDirs, RESERVED, SnapshotError, Staging};
 use dengine_types::ClusterId;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -43,11 +43,11 @@ impl SnapshotPaths {
         self.dir.join(SNAPSHOT).join(INCOMING)
     }
 
-    fn path(&self, dir: snapshot::Folder) -> PathBuf {
+    fn path(&self, dir: snapshot::MemberDir) -> PathBuf {
         match dir {
-            snapshot::Folder::State => self.state.clone(),
-            snapshot::Folder::StateOld => self.dir.join(STATE_OLD),
-            snapshot::Folder::Incoming => self.incoming(),
+            snapshot::MemberDir::State => self.state.clone(),
+            snapshot::MemberDir::StateOld => self.dir.join(STATE_OLD),
+            snapshot::MemberDir::Incoming => self.incoming(),
         }
     }
 
@@ -92,14 +92,14 @@ impl SnapshotPaths {
     }
 }
 
-impl Folders for SnapshotPaths {
+impl MemberDirs for SnapshotPaths {
     type Disk = RealDisk;
 
     fn incoming(&self) -> Result<RealDisk, DiskError> {
-        RealDisk::open(self.path(snapshot::Folder::Incoming))
+        RealDisk::open(self.path(snapshot::MemberDir::Incoming))
     }
 
-    fn rename(&self, from: snapshot::Folder, to: snapshot::Folder) -> Result<(), DiskError> {
+    fn rename(&self, from: snapshot::MemberDir, to: snapshot::MemberDir) -> Result<(), DiskError> {
         let from = self.path(from);
         match std::fs::rename(&from, self.path(to)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -107,7 +107,7 @@ impl Folders for SnapshotPaths {
         }
     }
 
-    fn remove(&self, dir: snapshot::Folder) -> Result<(), DiskError> {
+    fn remove(&self, dir: snapshot::MemberDir) -> Result<(), DiskError> {
         let path = self.path(dir);
         remove_folder(&path).map_err(|error| DiskError::new("remove", &path, error))
     }

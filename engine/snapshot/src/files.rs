@@ -1,4 +1,4 @@
-//! What staging does to single files.
+//! Operations of staging on single files.
 
 use super::SnapshotError;
 use super::manifest::{FileEntry, MANIFEST_BYTES_MAX};
@@ -7,8 +7,8 @@ use dengine_log::{Disk, DiskError, DiskFile};
 /// Files are read back in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Makes an empty file. One that is there was left over, or received behind a file that turned out to be
-/// damaged.
+/// Creates an empty file, and replaces one that is left over, or that was received after a file
+/// that turned out to be damaged.
 pub(super) fn create<D: Disk>(disk: &D, name: &str) -> Result<D::File, DiskError> {
     if disk.list()?.iter().any(|other| other == name) {
         disk.remove(name)?;
@@ -16,7 +16,7 @@ pub(super) fn create<D: Disk>(disk: &D, name: &str) -> Result<D::File, DiskError
     disk.create(name)
 }
 
-/// A whole file is right and durable, or gone.
+/// Syncs a complete file if its checksum matches, and removes it otherwise.
 pub(super) fn finish_file<D: Disk>(
     disk: &D,
     entry: &FileEntry,
@@ -33,7 +33,7 @@ pub(super) fn finish_file<D: Disk>(
     sync(disk, entry, file)
 }
 
-/// After a failed sync a file may read well and still not be on disk, so it goes.
+/// Syncs a file, and removes it if that fails: it may read well and still not be on disk.
 pub(super) fn sync<D: Disk>(
     disk: &D,
     entry: &FileEntry,
@@ -63,7 +63,7 @@ pub(super) fn checksum(file: &impl DiskFile, bytes: u64) -> Result<u32, DiskErro
     Ok(crc)
 }
 
-/// A file of ours; what is longer than any of them is cut, and will not decode.
+/// A small file of staging; one that is longer than any of them is cut, and will not decode.
 pub(super) fn read_small<D: Disk>(disk: &D, name: &str) -> Result<Vec<u8>, DiskError> {
     let file = disk.open(name)?;
     let bytes = file.len()?.min(MANIFEST_BYTES_MAX as u64 + 1);

@@ -1,28 +1,27 @@
-//! What a snapshot consists of, and its bytes on disk and on the wire. `docs/formats.md` shows them as tables.
+//! The content of a snapshot, and its encoding on disk and on the wire, which `docs/formats.md` has
+//! as tables.
 //!
-//! Nothing here trusts what it reads: every length is checked against the bytes that are there before it is
-//! used, and there is one encoding for every manifest.
+//! No input is trusted: every length is checked against the available bytes before it is used, and
+//! there is one encoding for every manifest.
 
 use super::{Place, SnapshotError};
 use dengine_log::Position;
 use dengine_types::{ClusterId, Index, Term};
 
-/// The format this code writes, and the newest that it reads.
+/// The format that this program writes, and the newest one that it reads.
 pub const FORMAT_VERSION: u32 = 1;
-/// Files of one snapshot. With RocksDB's of 64 MiB that is a terabyte.
+/// The maximum number of files. With RocksDB's files of 64 MiB that is a terabyte.
 pub const FILES_MAX: usize = 16 * 1024;
-/// The longest name of a file.
 pub const NAME_BYTES_MAX: usize = 64;
-/// The longest encoding of a manifest.
 pub const MANIFEST_BYTES_MAX: usize = HEADER_BYTES + FILES_MAX * (FILE_BYTES + NAME_BYTES_MAX);
 
 const MAGIC: [u8; 8] = *b"DEngSnp\n";
 const HEADER_BYTES: usize = 60;
 const FILE_BYTES: usize = 13;
-/// Magic, version and checksum stay as they are in every version.
+/// Magic, version and checksum keep their place in every version.
 const CHECKSUMMED_FROM: usize = 16;
 
-/// Names one snapshot; drawn at random by whoever makes it.
+/// Identifies one snapshot; drawn at random when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotId(pub u128);
 
@@ -32,34 +31,32 @@ impl std::fmt::Display for SnapshotId {
     }
 }
 
-/// One file of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileEntry {
-    /// Its name: letters, digits, `.`, `_` and `-`, not beginning with a dot.
+    /// Letters, digits, `.`, `_` and `-`, not beginning with a dot.
     pub name: String,
-    /// Its length.
     pub bytes: u64,
     /// CRC32C of its content.
     pub crc: u32,
 }
 
-/// What a snapshot consists of.
+/// The files of a snapshot, and the state in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     cluster: ClusterId,
     id: SnapshotId,
     last: Position,
     files: Vec<FileEntry>,
-    /// Sum of the files' lengths.
     bytes: u64,
 }
 
 impl Manifest {
-    /// Describes a snapshot. The files may come in any order.
+    /// Describes a snapshot. The files may be in any order.
     ///
     /// # Errors
-    /// [`SnapshotError::Malformed`] if there are too many files, a name is not allowed or occurs twice, or
-    /// something is 0 that cannot be.
+    ///
+    /// [`SnapshotError::Malformed`] if there are too many files, a name is not allowed or occurs
+    /// twice, or the cluster, index or term is 0.
     pub fn new(
         cluster: ClusterId,
         id: SnapshotId,
@@ -96,7 +93,7 @@ impl Manifest {
                 return Err(malformed("an empty file has a checksum"));
             }
         }
-        // File systems that do not tell large letters from small ones would make one file of two.
+        // File systems that ignore case would make one file of two.
         let names = self.files.iter().map(|f| f.name.to_ascii_lowercase());
         if names.collect::<std::collections::BTreeSet<_>>().len() < self.files.len() {
             return Err(malformed("two files have the same name"));
@@ -107,19 +104,17 @@ impl Manifest {
         Ok(())
     }
 
-    /// Whose state it is.
     #[must_use]
     pub fn cluster(&self) -> ClusterId {
         self.cluster
     }
 
-    /// Which snapshot it is.
     #[must_use]
     pub fn id(&self) -> SnapshotId {
         self.id
     }
 
-    /// The last entry that is applied in it.
+    /// The last entry that is applied in the state.
     #[must_use]
     pub fn last(&self) -> Position {
         self.last
@@ -131,7 +126,7 @@ impl Manifest {
         announced == Some(self.last)
     }
 
-    /// Its files, in the order of their names.
+    /// The files, in the order of their names.
     #[must_use]
     pub fn files(&self) -> &[FileEntry] {
         &self.files
@@ -143,12 +138,12 @@ impl Manifest {
         self.bytes
     }
 
-    /// The file at a place; `None` behind the last.
+    /// The file at a place; `None` at the end.
     pub(super) fn file(&self, place: Place) -> Option<&FileEntry> {
         self.files.get(place.file as usize)
     }
 
-    /// The place behind the last file.
+    /// The place after the last file.
     pub(super) fn end(&self) -> Place {
         Place {
             file: u32::try_from(self.files.len()).expect("bounded by FILES_MAX"),
@@ -156,7 +151,7 @@ impl Manifest {
         }
     }
 
-    /// Its bytes, at most [`MANIFEST_BYTES_MAX`].
+    /// The encoding, at most [`MANIFEST_BYTES_MAX`] bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.files.len() * 40);
@@ -179,11 +174,12 @@ impl Manifest {
         bytes
     }
 
-    /// Reads what [`Manifest::encode`] wrote.
+    /// Decodes what [`Manifest::encode`] wrote.
     ///
     /// # Errors
-    /// [`SnapshotError::Malformed`] if it is anything else, [`SnapshotError::NewerFormat`] if a newer
-    /// program wrote it.
+    ///
+    /// [`SnapshotError::Malformed`] if it is anything else, [`SnapshotError::NewerFormat`] if a
+    /// newer program wrote it.
     pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
         if bytes.len() > MANIFEST_BYTES_MAX {
             return Err(malformed(format!("it has {} bytes", bytes.len())));
@@ -232,7 +228,7 @@ impl Manifest {
     }
 }
 
-/// What is left to decode.
+/// The bytes that are left to decode.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -266,7 +262,7 @@ fn malformed(what: impl Into<String>) -> SnapshotError {
     SnapshotError::Malformed(what.into())
 }
 
-/// Over everything but magic and itself; the version is part of it.
+/// Covers everything but the magic and itself; the version is included.
 fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(
         crc32c::crc32c(&bytes[8..12]),
@@ -274,7 +270,7 @@ fn checksum(bytes: &[u8]) -> u32 {
     )
 }
 
-/// A plain file name that means nothing else to any part of the system.
+/// Whether this is a plain file name without a special meaning to any system.
 fn is_safe(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     (1..=NAME_BYTES_MAX).contains(&name.len())

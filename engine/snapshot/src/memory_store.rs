@@ -1,7 +1,7 @@
-//! Checkpoints of the store in memory, for tests and the simulator: one file, on any [`Disk`].
+//! Checkpoints of the in-memory store, for tests and the simulator: one file, on any [`Disk`].
 //!
-//! The file holds each record as its two lengths (4 bytes each, little-endian), key and value, and at its end
-//! a CRC32C of all that.
+//! The file contains each record as its two lengths (4 bytes each, little-endian), key and value,
+//! and at its end a CRC32C of all of it.
 
 use super::Checkpoint;
 use dengine_kv::store::{MemoryStore, Store as _, StoreError, WriteBatch};

@@ -16,10 +16,12 @@ pub struct Outgoing<D: Disk> {
 }
 
 impl<D: Disk> Outgoing<D> {
-    /// Describes the checkpoint whose files, and no others, are in `disk`. Reads all of them once.
+    /// Describes the checkpoint in `disk`, which contains its files and no others. Reads all of
+    /// them once.
     ///
     /// # Errors
-    /// If the disk fails, or what is there cannot be described.
+    ///
+    /// If the disk fails, or the content cannot be described.
     pub fn new(
         disk: D,
         cluster: ClusterId,
@@ -42,23 +44,25 @@ impl<D: Disk> Outgoing<D> {
         Ok(Self { disk, manifest })
     }
 
-    /// What is to be sent.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Whether this is the snapshot of which a leader's message speaks: another one may have been made since the message was.
+    /// Whether this is the snapshot that a leader's message announces: another one may have been
+    /// made since then.
     #[must_use]
     pub fn answers(&self, announced: Option<Position>) -> bool {
         self.manifest.answers(announced)
     }
 
     /// The bytes from `place` on, up to the end of its file and at most `bytes_max` (or
-    /// [`CHUNK_BYTES_MAX`]) of them; `None` if nothing is left. [`Outgoing::after`] tells what follows.
+    /// [`CHUNK_BYTES_MAX`]) of them; `None` at the end. [`Outgoing::after`] is the next place.
     ///
     /// # Errors
-    /// If the disk fails or the file is not what it was; [`SnapshotError::Chunk`] if there is no such place.
+    ///
+    /// If the disk fails or the file has changed; [`SnapshotError::Chunk`] if there is no such
+    /// place.
     pub fn read(&self, place: Place, bytes_max: usize) -> Result<Option<Chunk>, SnapshotError> {
         if place == self.manifest.end() {
             return Ok(None);
@@ -83,14 +87,14 @@ impl<D: Disk> Outgoing<D> {
         Ok(Some(Chunk::new(place, Bytes::from(bytes))))
     }
 
-    /// The place behind a chunk.
+    /// The place after a chunk.
     #[must_use]
     pub fn after(&self, chunk: &Chunk) -> Place {
         advance(&self.manifest, chunk.place, chunk.bytes.len() as u64)
     }
 }
 
-/// The place `bytes` further in the same file, or the beginning of the next file that has any.
+/// The place `bytes` further in the same file, or the beginning of the next file that is not empty.
 pub(super) fn advance(manifest: &Manifest, place: Place, bytes: u64) -> Place {
     let mut next = Place {
         offset: place.offset + bytes,

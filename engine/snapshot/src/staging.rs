@@ -1,12 +1,12 @@
-//! Puts a snapshot together, in a folder of its own, from chunks that somebody sends.
+//! Assembles a snapshot, in a directory of its own, from the chunks of a sender.
 //!
 //! ```text
-//! dengine-snapshot.manifest   what is being put together; durable before the first file is
+//! dengine-snapshot.manifest   the snapshot that is staged; durable before its first file
 //! (the snapshot's files)      written from front to back, one after the other
-//! dengine-snapshot.complete   the manifest's checksum; written when everything else is durable
-//! dengine-snapshot.tmp        one of the two above that is being written
+//! dengine-snapshot.complete   the manifest's checksum; written once all else is durable
+//! dengine-snapshot.tmp        one of the two above while it is written
 //! ```
-//! It is removed in the opposite order.
+//! Files are removed in the opposite order.
 
 use super::files::{checksum, create, finish_file, read_small, sync};
 use super::outgoing::advance;
@@ -16,18 +16,18 @@ use dengine_log::{Disk, DiskError, DiskFile, Position};
 use dengine_planted::planted;
 use dengine_types::{ClusterId, Index};
 
-/// What the names of our own files begin with. No snapshot has such a file.
+/// The prefix of staging's own files, which no file of a snapshot has.
 pub const RESERVED: &str = "dengine-";
 const MANIFEST: &str = "dengine-snapshot.manifest";
 const COMPLETE: &str = "dengine-snapshot.complete";
 const UNFINISHED: &str = "dengine-snapshot.tmp";
 
 const COMPLETE_MAGIC: [u8; 8] = *b"DEngSnC\n";
-/// A file is synced whenever so much of it was written, so that no sync has much to write and the log's own
-/// do not wait behind it.
+/// A file is synced after every this many bytes, so that no sync has much to write and the log's
+/// own do not wait behind it.
 const SYNC_BYTES: u64 = 8 << 20;
 
-/// A folder in which at most one snapshot is put together.
+/// A directory in which at most one snapshot is assembled.
 #[derive(Debug)]
 pub struct Staging<D: Disk> {
     disk: D,
@@ -40,47 +40,48 @@ pub struct Staging<D: Disk> {
 struct Staged<F> {
     manifest: Manifest,
     complete: bool,
-    /// Unknown after the folder was opened and after a failure: then the files are looked at.
+    /// Unknown after an opening and after a failure: then the files are examined.
     progress: Option<Progress<F>>,
 }
 
-/// How far the files are.
+/// What has been received.
 #[derive(Debug)]
 struct Progress<F> {
-    /// The next byte that is wanted.
+    /// The next expected byte.
     place: Place,
-    /// Of the file at `place`, as far as it is there.
+    /// Of the received part of the file at `place`.
     crc: u32,
-    /// Of the file at `place`, how much was not synced.
+    /// How many bytes of the file at `place` are not synced.
     unsynced: u64,
     /// The file at `place`, if it exists.
     file: Option<F>,
 }
 
-/// What a member that is being opened has to do about a staged snapshot.
+/// What the opening of a member has to do with a staged snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Leave it: there is none, or one that may still become of use.
+    /// Keep it: there is none, or it may still be completed.
     Nothing,
-    /// Its installation was decided: these files become the state.
+    /// Its installation was decided: its files become the state.
     Install,
-    /// The state has got further without it.
+    /// The state is already further than it.
     Discard,
 }
 
 impl<D: Disk> Staging<D> {
-    /// Looks at what is staged in `disk`. Snapshots of other clusters and those with more than `bytes_max`
+    /// Opens what is staged in `disk`. Snapshots of other clusters or of more than `bytes_max`
     /// bytes will be refused.
     ///
     /// # Errors
-    /// If the disk fails. Nothing is ever changed.
+    ///
+    /// If the disk fails. Nothing is changed.
     pub fn open(disk: D, cluster: ClusterId, bytes_max: u64) -> Result<Self, SnapshotError> {
         let names = disk.list()?;
         let has = |name: &str| names.iter().any(|other| other == name);
         let mut staged = None;
         if has(MANIFEST) {
             let bytes = read_small(&disk, MANIFEST)?;
-            // What cannot be read is as good as nothing: `decide` knows whether that is bad.
+            // An unreadable manifest counts as none; `decide` knows whether that is an error.
             staged = Manifest::decode(&bytes).ok();
         }
         let staged = match staged {
@@ -102,12 +103,12 @@ impl<D: Disk> Staging<D> {
         })
     }
 
-    /// What to do before the state is opened. `base` is where the log begins, `applied` the last entry that
-    /// the state has; 0 if there is no state. A snapshot that is to be installed was read back whole.
+    /// What to do before the state is opened. `base` is where the log begins, `applied` the last
+    /// applied entry of the state, or 0 without a state. Files to be installed were verified.
     ///
     /// # Errors
-    /// [`SnapshotError::Missing`] if the log begins behind the state and the snapshot between them is not
-    /// here, or damaged.
+    /// [`SnapshotError::Missing`] if the log begins after the state and the snapshot between them
+    /// is missing or damaged.
     pub fn decide(&self, base: Position, applied: Index) -> Result<Decision, SnapshotError> {
         if base.index > applied {
             let missing = |reason| SnapshotError::Missing {
@@ -118,12 +119,12 @@ impl<D: Disk> Staging<D> {
             return match &self.staged {
                 Some(staged) if self.holds(base) => match self.verify(&staged.manifest) {
                     Err(SnapshotError::Damaged { file, what }) => Err(missing(format!(
-                        "the one that is here is damaged: {file}: {what}"
+                        "the staged one is damaged: {file}: {what}"
                     ))),
                     verified => verified.map(|()| Decision::Install),
                 },
                 Some(staged) => Err(missing(format!(
-                    "the one that is here is {} and ends at entry {}",
+                    "the staged one is {} and ends at entry {}",
                     if staged.complete {
                         "complete"
                     } else {
@@ -144,40 +145,37 @@ impl<D: Disk> Staging<D> {
         })
     }
 
-    /// Whether a complete snapshot is here that ends with exactly this entry. Without that, no log may be
-    /// reset to it.
+    /// Whether a complete snapshot is staged that ends with exactly this entry. Otherwise no log
+    /// may be reset to it.
     #[must_use]
     pub fn holds(&self, last: Position) -> bool {
         let holds = |staged: &Staged<D::File>| staged.complete && staged.manifest.last() == last;
         self.staged.as_ref().is_some_and(holds)
     }
 
-    /// What is staged.
+    /// The manifest of the staged snapshot.
     #[must_use]
     pub fn manifest(&self) -> Option<&Manifest> {
         self.staged.as_ref().map(|staged| &staged.manifest)
     }
 
-    /// How many bytes of the disk the files have, of whichever snapshot.
-    ///
-    /// # Errors
-    /// If the disk fails.
+    /// How many bytes the staged files take, of whichever snapshot.
     pub fn bytes(&self) -> Result<u64, DiskError> {
         let names = self.disk.list()?;
         let sizes = names.iter().map(|name| self.disk.open(name)?.len());
         sizes.sum()
     }
 
-    /// Where it is staged.
     #[must_use]
     pub fn disk(&self) -> &D {
         &self.disk
     }
 
-    /// Begins a snapshot, or goes on with it if it is the one that is here; another one is thrown away.
-    /// Returns what is to be sent next: [`Place::file`] is the number of files if nothing is.
+    /// Begins a snapshot, or resumes it if it is the staged one; another one is removed. Returns
+    /// the next place to send: [`Place::file`] is the number of files at the end.
     ///
     /// # Errors
+    ///
     /// If the snapshot is refused, which changes nothing, or the disk fails.
     pub fn begin(&mut self, manifest: Manifest) -> Result<Place, SnapshotError> {
         if manifest.cluster() != self.cluster {
@@ -218,11 +216,11 @@ impl<D: Disk> Staging<D> {
         Ok(place)
     }
 
-    /// Takes the chunk that is due. Returns the place of the next one.
+    /// Writes the expected chunk. Returns the place of the next one.
     ///
     /// # Errors
-    /// [`SnapshotError::Chunk`] changes nothing; after [`SnapshotError::Damaged`] the file has to be sent
-    /// again; after any other error, ask [`Staging::begin`] where to go on.
+    /// [`SnapshotError::Chunk`] changes nothing; after [`SnapshotError::Damaged`] the file has to
+    /// be sent again; after any other error [`Staging::begin`] returns where to resume.
     pub fn receive(&mut self, chunk: &Chunk) -> Result<Place, SnapshotError> {
         let staged = self.staged.as_mut().ok_or(SnapshotError::Incomplete)?;
         let Some(mut progress) = staged.progress.take() else {
@@ -235,7 +233,7 @@ impl<D: Disk> Staging<D> {
         let entry = staged.manifest.file(chunk.place).expect("it was checked");
         progress.write(&self.disk, entry, chunk)?;
         if chunk.place.offset + chunk.bytes.len() as u64 == entry.bytes {
-            // From here on `staged.progress` is unknown unless all goes well.
+            // `staged.progress` stays unknown from here on unless all succeeds.
             let file = progress.file.as_ref().expect("it was just written");
             finish_file(&self.disk, entry, file, progress.crc)?;
             let place = advance(&staged.manifest, chunk.place, chunk.bytes.len() as u64);
@@ -249,11 +247,12 @@ impl<D: Disk> Staging<D> {
         Ok(place)
     }
 
-    /// Completes the snapshot once all of it was received: afterwards it outlasts a power loss. `look` opens
-    /// the state in the files and tells the last entry that is applied there; if that is not the one that was
-    /// announced, everything is thrown away.
+    /// Completes the snapshot once everything was received: it then survives a power loss. `look`
+    /// opens the state in the files and returns its last applied entry; if that is not the
+    /// announced one, everything is removed.
     ///
     /// # Errors
+    ///
     /// If something is missing, the state is not the announced one, or the disk fails.
     pub fn finish(
         &mut self,
@@ -300,10 +299,7 @@ impl<D: Disk> Staging<D> {
         Ok(())
     }
 
-    /// Throws away whatever is staged.
-    ///
-    /// # Errors
-    /// If the disk fails.
+    /// Removes whatever is staged.
     pub fn clear(&mut self) -> Result<(), SnapshotError> {
         self.staged = None;
         let mut names = self.disk.list()?;
@@ -311,7 +307,7 @@ impl<D: Disk> Staging<D> {
             self.disk.remove(&names.swap_remove(complete))?;
             self.disk.sync_dir()?;
         }
-        // The manifest goes last, as it came first.
+        // The manifest is removed last, because it was written first.
         names.sort_by_key(|name| name == MANIFEST);
         for name in &names {
             self.disk.remove(name)?;
@@ -319,7 +315,7 @@ impl<D: Disk> Staging<D> {
         Ok(self.disk.sync_dir()?)
     }
 
-    /// Reads every file back.
+    /// Verifies every file.
     fn verify(&self, manifest: &Manifest) -> Result<(), SnapshotError> {
         let names = self.disk.list()?;
         for entry in manifest.files() {
@@ -341,7 +337,7 @@ impl<D: Disk> Staging<D> {
         Ok(())
     }
 
-    /// Writes one of our own small files, whole or not at all.
+    /// Writes one of staging's own small files atomically.
     fn write_named(&self, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
         let file = create(&self.disk, UNFINISHED)?;
         file.write_at(0, bytes)?;
@@ -384,14 +380,17 @@ impl<F: DiskFile> Progress<F> {
     }
 }
 
-/// Whether this chunk may follow what is there.
+/// Whether this chunk is the expected one.
 fn check(manifest: &Manifest, due: Place, chunk: &Chunk) -> Result<(), SnapshotError> {
     let refuse = |what: String| Err(SnapshotError::Chunk(what));
     let Some(entry) = manifest.file(due) else {
-        return refuse("all of the snapshot is here".to_owned());
+        return refuse("the snapshot is received already".to_owned());
     };
     if chunk.place != due {
-        return refuse(format!("{:?} is due, and this is {:?}", due, chunk.place));
+        return refuse(format!(
+            "{:?} is expected, and this is {:?}",
+            due, chunk.place
+        ));
     }
     if chunk.bytes.is_empty() || chunk.bytes.len() > CHUNK_BYTES_MAX {
         return refuse(format!("it has {} bytes", chunk.bytes.len()));
@@ -405,7 +404,7 @@ fn check(manifest: &Manifest, due: Place, chunk: &Chunk) -> Result<(), SnapshotE
     Ok(())
 }
 
-/// Finds out how far the files are. What is whole is made durable, what is wrong is removed.
+/// Finds out how much of the files is there. Complete files are synced, wrong ones removed.
 fn scan<D: Disk>(disk: &D, manifest: &Manifest) -> Result<Progress<D::File>, SnapshotError> {
     let names = disk.list()?;
     let mut place = advance(manifest, Place::default(), 0);
@@ -444,7 +443,7 @@ fn scan<D: Disk>(disk: &D, manifest: &Manifest) -> Result<Progress<D::File>, Sna
     })
 }
 
-/// What marks this very snapshot as complete.
+/// The content of the marker that this snapshot is complete.
 fn marker(manifest: &Manifest) -> Vec<u8> {
     let mut bytes = COMPLETE_MAGIC.to_vec();
     bytes.extend(crc32c::crc32c(&manifest.encode()).to_le_bytes());

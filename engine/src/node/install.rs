@@ -113,7 +113,9 @@ fn commit(
     let done = snapshot::commit(staged, &mut log, *base, *hard_state);
     match done.map_err(|error| open::log_failed(log_path, error))? {
         Commit::Committed => tracing::info!(index, term, "installing a snapshot"),
-        Commit::GoOn(reason) => tracing::warn!(index, %reason, "going on without the snapshot"),
+        Commit::Unchanged(reason) => {
+            tracing::warn!(index, %reason, "going on without the snapshot")
+        }
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use dengine_snapshot as snapshot;
 use dengine_kv::StoreError;
 use dengine_log::{Disk, Log, LogError, Position, Recovered, reset_to_state};
 use dengine_planted::planted;
-use dengine_snapshot::{Folders, SnapshotError};
+use dengine_snapshot::{MemberDirs, SnapshotError};
 use dengine_types::{ClusterId, Index};
 
 /// A member's log and state. The log reaches to what the state has, at least.
@@ -51,7 +51,7 @@ pub enum OpenError {
 /// # Errors
 /// Something could not be opened, or [`OpenError::LogBehindState`].
 pub fn open_member<L: Disk, S>(
-    folders: &impl Folders,
+    folders: &impl MemberDirs,
     cluster: ClusterId,
     (mut log, mut recovered): (Log<L>, Recovered),
     reopen: impl FnOnce() -> Result<(Log<L>, Recovered), LogError>,
@@ -93,24 +93,24 @@ mod tests {
     use dengine_log::DiskError;
     use dengine_log::conformance::{batch, small_options};
     use dengine_log::memory::MemoryDisk;
-    use dengine_snapshot::Folder;
+    use dengine_snapshot::MemberDir;
     use dengine_types::Term;
 
     /// Nothing is staged in them, and nothing is to be moved.
     struct NoSnapshots;
 
-    impl Folders for NoSnapshots {
+    impl MemberDirs for NoSnapshots {
         type Disk = MemoryDisk;
 
         fn incoming(&self) -> Result<MemoryDisk, DiskError> {
             Ok(MemoryDisk::new())
         }
 
-        fn rename(&self, _: Folder, _: Folder) -> Result<(), DiskError> {
+        fn rename(&self, _: MemberDir, _: MemberDir) -> Result<(), DiskError> {
             Ok(())
         }
 
-        fn remove(&self, _: Folder) -> Result<(), DiskError> {
+        fn remove(&self, _: MemberDir) -> Result<(), DiskError> {
             Ok(())
         }
 

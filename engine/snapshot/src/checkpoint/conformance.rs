@@ -1,4 +1,4 @@
-//! What every [`Checkpoint`] has to do. A new kind of store runs [`test_all`] in its tests.
+//! The conformance suite of a [`Checkpoint`]. A new kind of store runs [`test_all`] in its tests.
 //!
 //! This is test code that ships as a library; it panics where the store is wrong.
 
@@ -11,7 +11,7 @@ use dengine_types::{Entry, EntryKind, Index, Term};
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Batches are written until so many checkpoints were made beside them.
+/// Batches are written until this many checkpoints were made meanwhile.
 const CHECKPOINTS: usize = 5;
 /// Keys of a batch; all have the batch's number as their value.
 const KEYS: u64 = 50;
@@ -19,6 +19,7 @@ const KEYS: u64 = 50;
 /// Runs every check, each with an empty store; `place` makes a new place each time.
 ///
 /// # Panics
+///
 /// If the store fails a check.
 pub fn test_all<S, P, Q>(store: impl Fn() -> S, place: impl Fn() -> Q)
 where
@@ -28,7 +29,7 @@ where
 {
     holds_what_was_written_and_nothing_later(&store(), place().borrow());
     holds_a_state_between_two_batches(&store(), &place);
-    tells_its_last_entry(store(), place().borrow());
+    describes_its_last_entry(store(), place().borrow());
     assert!(
         S::open_checkpoint(place().borrow()).is_err(),
         "an empty place"
@@ -67,7 +68,7 @@ where
             store.checkpoint(place.borrow()).expect("checkpoint");
             let after = written.load(Ordering::SeqCst);
             let found = number(&S::open_checkpoint(place.borrow()).expect("open")).unwrap_or(0);
-            // The writer may have been between its write and its word of it.
+            // The writer may have been between its write and the update of the counter.
             assert!(
                 (before..=after + 1).contains(&found),
                 "{before} to {after}, not {found}"
@@ -77,7 +78,7 @@ where
     });
 }
 
-fn tells_its_last_entry<S: Checkpoint<P>, P: ?Sized>(store: S, place: &P) {
+fn describes_its_last_entry<S: Checkpoint<P>, P: ?Sized>(store: S, place: &P) {
     let mut machine = StateMachine::open(store).expect("open");
     let entries: Vec<_> = (1..=7).map(entry).collect();
     machine.apply(&entries).expect("apply");
@@ -94,7 +95,7 @@ fn tells_its_last_entry<S: Checkpoint<P>, P: ?Sized>(store: S, place: &P) {
     assert_eq!((last, membership), (expected, machine.membership()));
 }
 
-/// As a leader begins its term with.
+/// The entry with which a leader begins its term.
 fn entry(index: u64) -> Entry {
     Entry {
         index: Index(index),
@@ -113,7 +114,7 @@ fn write(store: &impl Store, number: u64) {
     store.write(&batch).expect("write");
 }
 
-/// The number of the last batch, which every key has.
+/// The number of the last batch, which all keys have.
 fn number(store: &impl Store) -> Option<u64> {
     let mut cursor = store.cursor(Scope::Between(Vec::new()..vec![0xff; 16]));
     cursor.seek(&[]).expect("seek");

@@ -1,4 +1,4 @@
-//! A power loss at every step: afterwards a snapshot is whole or it is not complete, and it can be completed.
+//! A power loss at every step: afterwards a snapshot is complete and correct, or can be completed.
 
 use super::*;
 use crate::Decision;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A disk that does so many changes and then no more.
+/// A disk that fails after a number of changes.
 #[derive(Clone)]
 struct Dying {
     disk: MemoryDisk,
@@ -123,8 +123,8 @@ fn keeps() -> impl Iterator<Item = Box<dyn FnMut() -> bool>> {
     fixed.into_iter().chain(random)
 }
 
-/// Runs `work` on copies of `before`, cut after every number of changes and in every way, and checks what
-/// is left with `judge`, which is told whether `work` had ended.
+/// Runs `work` on copies of `before`, cut after every number of changes and in every way, and
+/// checks the result with `judge`, which also gets whether `work` had ended.
 fn cut_everywhere(
     before: &MemoryDisk,
     work: impl Fn(&mut Staging<Dying>) -> Result<(), SnapshotError>,
@@ -149,7 +149,7 @@ fn cut_everywhere(
     }
 }
 
-/// What is complete is whole; what is not can be completed.
+/// A complete snapshot is correct; any other can be completed.
 fn check_whole_or_resumable(disk: &MemoryDisk, from: &Outgoing<MemoryDisk>) {
     let mut to = open(disk.clone());
     if to.holds(position(LAST, 3)) {
@@ -163,7 +163,7 @@ fn check_whole_or_resumable(disk: &MemoryDisk, from: &Outgoing<MemoryDisk>) {
         to.decide(position(LAST, 3), Index(1)).unwrap_err();
     }
     assert!(to.decide(position(5, 1), Index(10)).is_ok());
-    // What a power loss left of a file may be wrong, which shows once it is whole.
+    // A file that a power loss damaged shows it only once it is complete.
     let mut attempts = 0;
     while let Err(error) = send(from, &mut to) {
         attempts += 1;
@@ -185,7 +185,7 @@ fn a_power_loss_while_receiving() {
         |disk, done| {
             assert!(
                 !done || open(disk.clone()).holds(position(LAST, 3)),
-                "it was promised"
+                "a finished snapshot survives"
             );
             check_whole_or_resumable(disk, &from);
         },
@@ -204,7 +204,7 @@ fn a_power_loss_while_a_staged_snapshot_is_replaced() {
             let new_there = to.manifest() == Some(new.manifest());
             assert!(
                 !done || (new_there && to.holds(position(LAST, 3))),
-                "it was promised"
+                "a finished snapshot survives"
             );
             check_whole_or_resumable(disk, &new);
         },
@@ -212,18 +212,21 @@ fn a_power_loss_while_a_staged_snapshot_is_replaced() {
 }
 
 #[test]
-fn a_power_loss_while_a_snapshot_is_thrown_away() {
+fn a_power_loss_while_a_snapshot_is_removed() {
     let (disk, other) = (MemoryDisk::new(), outgoing(2));
     send(&outgoing(1), &mut open(disk.clone())).unwrap();
     cut_everywhere(&disk, Staging::clear, |disk, done| {
-        assert!(!done || disk.list().unwrap().is_empty(), "it was promised");
+        assert!(
+            !done || disk.list().unwrap().is_empty(),
+            "a finished removal survives"
+        );
         check_whole_or_resumable(disk, &other);
     });
 }
 
-/// A sync that fails leaves bytes that read well and are not on disk.
+/// After a failed sync a file may read well and still not be on disk.
 #[test]
-fn a_failed_sync_never_leads_to_a_snapshot_that_is_not_there() {
+fn after_a_failed_sync_no_incomplete_snapshot_is_complete() {
     let from = outgoing(1);
     for syncs in 0.. {
         let disk = MemoryDisk::new();

@@ -1,10 +1,10 @@
-//! Every bit of what is staged: a wrong one is noticed before the snapshot can become the state.
+//! Every flipped bit of a staged snapshot is detected before the snapshot can become the state.
 
 use super::*;
 use crate::Decision;
 
 #[test]
-fn no_flipped_bit_is_ever_installed() {
+fn a_snapshot_with_a_flipped_bit_is_not_installed() {
     let disk = MemoryDisk::new();
     send(&outgoing(1), &mut open(disk.clone())).unwrap();
     let install = |disk: &MemoryDisk| open(disk.clone()).decide(position(LAST, 3), Index(10));
@@ -26,7 +26,7 @@ fn no_flipped_bit_is_ever_installed() {
 }
 
 #[test]
-fn a_flipped_bit_in_what_is_half_there_costs_a_file_and_nothing_else() {
+fn a_flipped_bit_in_a_partial_snapshot_costs_one_file() {
     let (from, half) = (outgoing(1), MemoryDisk::new());
     let mut to = open(half.clone());
     let mut place = to.begin(from.manifest().clone()).unwrap();
@@ -42,7 +42,7 @@ fn a_flipped_bit_in_what_is_half_there_costs_a_file_and_nothing_else() {
             let disk = half.duplicate();
             disk.flip_bit(&name, byte, 3);
             let mut to = open(disk.clone());
-            // The file that is half there shows its damage only when the rest has come.
+            // The damage of a partial file shows only once the rest was received.
             if let Err(error) = send(&from, &mut to) {
                 assert!(matches!(error, SnapshotError::Damaged { .. }), "{error}");
                 send(&from, &mut to).unwrap();

@@ -1,4 +1,4 @@
-//! The manifest's bytes: one encoding, and nothing else is taken.
+//! The encoding of manifests: one encoding for each, and nothing else is accepted.
 
 use super::*;
 use crate::{FILES_MAX, MANIFEST_BYTES_MAX, NAME_BYTES_MAX, RESERVED};
@@ -15,7 +15,7 @@ fn manifest(files: Vec<FileEntry>) -> Result<Manifest, SnapshotError> {
     Manifest::new(CLUSTER, SnapshotId(u128::MAX - 1), position(8, 9), files)
 }
 
-/// The bytes of a manifest that nobody checked, with a checksum that is right.
+/// An edited manifest with a matching checksum.
 fn sealed(edit: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = manifest(vec![file("a"), file("b")]).unwrap().encode();
     edit(&mut bytes);
@@ -29,7 +29,7 @@ fn refusal(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn is_read_back() {
+fn a_manifest_round_trips() {
     let manifest = manifest(vec![file("b"), file("a.sst"), file("A-1_2")]).unwrap();
     assert_eq!(Manifest::decode(&manifest.encode()).unwrap(), manifest);
     let names: Vec<_> = manifest.files().iter().map(|file| &file.name[..]).collect();
@@ -41,7 +41,7 @@ fn is_read_back() {
 }
 
 #[test]
-fn every_flipped_bit_and_every_cut_is_refused() {
+fn flipped_bits_and_truncation_are_refused() {
     let bytes = outgoing(1).manifest().encode();
     for byte in 0..bytes.len() {
         for bit in 0..8 {
@@ -56,7 +56,7 @@ fn every_flipped_bit_and_every_cut_is_refused() {
 }
 
 #[test]
-fn what_is_sealed_well_and_wrong_is_refused() {
+fn wrong_contents_are_refused_despite_a_matching_checksum() {
     assert_eq!(
         sealed(|_| {}),
         manifest(vec![file("a"), file("b")]).unwrap().encode()
@@ -84,7 +84,7 @@ fn what_is_sealed_well_and_wrong_is_refused() {
 }
 
 #[test]
-fn no_name_leaves_the_folder_or_means_something() {
+fn names_stay_in_the_directory_and_have_no_special_meaning() {
     let reserved = format!("{RESERVED}snapshot.complete");
     let long = "a".repeat(NAME_BYTES_MAX + 1);
     let bad = [
@@ -122,7 +122,7 @@ fn no_name_leaves_the_folder_or_means_something() {
 }
 
 #[test]
-fn it_has_a_bounded_number_of_files_and_at_least_one() {
+fn the_number_of_files_is_bounded_and_not_zero() {
     let files = |count: usize| {
         (0..count)
             .map(|n| file(&format!("{n:064}")))

@@ -1,4 +1,4 @@
-//! Snapshots against lies, damage and power losses.
+//! Snapshots under malicious peers, damage and power losses.
 
 mod crash;
 mod damage;
@@ -27,7 +27,7 @@ fn position(index: u64, term: u64) -> Position {
     }
 }
 
-/// Where the snapshot of [`outgoing`] ends.
+/// The last entry of the snapshot of [`outgoing`].
 const LAST: u64 = 20;
 
 /// Files of all kinds: empty, of one byte, of several chunks.
@@ -58,7 +58,7 @@ fn open<D: Disk>(disk: D) -> Staging<D> {
     Staging::open(disk, CLUSTER, BYTES_MAX).unwrap()
 }
 
-/// Says that the state is the announced one.
+/// Accepts the state as the announced one.
 fn looks_right<D>(_: &D) -> Result<Position, StoreError> {
     Ok(position(LAST, 3))
 }
@@ -72,7 +72,7 @@ fn send<D: Disk>(from: &Outgoing<MemoryDisk>, to: &mut Staging<D>) -> Result<(),
     to.finish(looks_right)
 }
 
-/// Whether a disk holds exactly the files of a snapshot, beside those of staging.
+/// Whether a disk contains exactly the files of a snapshot, beside those of staging.
 fn holds_files(disk: &MemoryDisk, from: &Outgoing<MemoryDisk>) -> bool {
     let mut names = disk.list().unwrap();
     names.retain(|name| !name.starts_with(super::RESERVED));
@@ -88,12 +88,12 @@ fn holds_files(disk: &MemoryDisk, from: &Outgoing<MemoryDisk>) -> bool {
 }
 
 #[test]
-fn the_store_in_memory_conforms() {
+fn the_in_memory_store_conforms() {
     conformance::test_all::<_, MemoryDisk, _>(MemoryStore::default, MemoryDisk::new);
 }
 
 #[test]
-fn a_checkpoint_in_memory_with_any_flipped_bit_does_not_open() {
+fn an_in_memory_checkpoint_with_a_flipped_bit_does_not_open() {
     let (store, disk) = (MemoryStore::default(), MemoryDisk::new());
     let mut batch = WriteBatch::default();
     batch.put(b"key", b"value");
@@ -110,9 +110,9 @@ fn a_checkpoint_in_memory_with_any_flipped_bit_does_not_open() {
     }
 }
 
-/// From a state machine on one member to one on another.
+/// From the state machine of one member to that of another.
 #[test]
-fn a_state_travels() {
+fn a_state_is_transferred() {
     let mut machine = StateMachine::open(MemoryStore::default()).unwrap();
     let entries: Vec<_> = (1..=LAST)
         .map(|index| Entry {

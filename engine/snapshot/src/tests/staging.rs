@@ -1,10 +1,10 @@
-//! Putting a snapshot together: in order, resumable, and nothing that was not announced.
+//! Assembling a snapshot: in order, resumable, and nothing that was not announced.
 
 use super::*;
 use crate::{CHUNK_BYTES_MAX, Decision};
 
 #[test]
-fn a_snapshot_is_put_together() {
+fn a_snapshot_is_assembled() {
     let (from, disk) = (outgoing(1), MemoryDisk::new());
     let mut to = open(disk.clone());
     assert!(to.manifest().is_none());
@@ -12,14 +12,14 @@ fn a_snapshot_is_put_together() {
     assert!(holds_files(&disk, &from));
     assert!(to.holds(position(LAST, 3)));
     assert!(!to.holds(position(LAST, 2)) && !to.holds(position(LAST - 1, 3)));
-    // Once more: there is nothing to send, and nothing happens.
+    // The second time nothing is sent or written.
     let writes = disk.counts();
     send(&from, &mut to).unwrap();
     assert_eq!(disk.counts(), writes);
 }
 
 #[test]
-fn a_broken_stream_goes_on_where_it_ended() {
+fn a_broken_stream_resumes_where_it_ended() {
     let from = outgoing(1);
     for received in 0..12 {
         let disk = MemoryDisk::new();
@@ -62,9 +62,9 @@ fn another_snapshot_replaces_what_is_staged() {
     assert_eq!(disk.list().unwrap(), Vec::<String>::new());
 }
 
-/// Whoever looks for space must know what giving this up would bring.
+/// The size is the space that the removal of the staged files would free.
 #[test]
-fn what_is_staged_says_how_much_it_has() {
+fn the_size_of_the_staged_files_is_reported() {
     let (from, disk) = (outgoing(1), MemoryDisk::new());
     let mut to = open(disk);
     assert_eq!(to.bytes().unwrap(), 0);
@@ -84,7 +84,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, SnapshotError>, expected: &str)
 }
 
 #[test]
-fn only_the_chunk_that_is_due_is_taken() {
+fn only_the_expected_chunk_is_accepted() {
     let (from, disk) = (outgoing(1), MemoryDisk::new());
     let mut to = open(disk.clone());
     let first = from.read(Place::default(), CHUNK).unwrap().unwrap();
@@ -94,10 +94,10 @@ fn only_the_chunk_that_is_due_is_taken() {
     let place = from.after(&first);
     let chunk = |place, bytes: &[u8]| Chunk::new(place, Bytes::copy_from_slice(bytes));
     let names = disk.list().unwrap();
-    refused(to.receive(&first), "is due");
+    refused(to.receive(&first), "is expected");
     refused(
         to.receive(&chunk(Place { file: 1, offset: 0 }, b"x")),
-        "is due",
+        "is expected",
     );
     refused(
         to.receive(&chunk(
@@ -107,7 +107,7 @@ fn only_the_chunk_that_is_due_is_taken() {
             },
             b"x",
         )),
-        "is due",
+        "is expected",
     );
     refused(
         to.receive(&chunk(
@@ -117,7 +117,7 @@ fn only_the_chunk_that_is_due_is_taken() {
             },
             b"x",
         )),
-        "is due",
+        "is expected",
     );
     refused(to.receive(&chunk(place, b"")), "0 bytes");
     refused(
@@ -135,13 +135,13 @@ fn only_the_chunk_that_is_due_is_taken() {
     refused(to.receive(&wrong), "checksum");
     refused(to.finish(looks_right), "not complete");
     assert_eq!(disk.list().unwrap(), names);
-    // None of that did any harm.
+    // The refused chunks changed nothing.
     send(&from, &mut to).unwrap();
     assert!(holds_files(&disk, &from));
 }
 
 #[test]
-fn a_file_that_is_not_what_was_announced_is_sent_again() {
+fn a_file_with_a_wrong_checksum_is_sent_again() {
     let (from, disk) = (outgoing(1), MemoryDisk::new());
     let mut to = open(disk.clone());
     to.begin(from.manifest().clone()).unwrap();
@@ -157,7 +157,7 @@ fn a_file_that_is_not_what_was_announced_is_sent_again() {
 }
 
 #[test]
-fn a_state_that_is_not_what_was_announced_is_thrown_away() {
+fn a_state_other_than_the_announced_one_is_removed() {
     let (from, disk) = (outgoing(1), MemoryDisk::new());
     type Look = fn(&MemoryDisk) -> Result<Position, StoreError>;
     let lies: [Look; 3] = [
@@ -178,7 +178,7 @@ fn a_state_that_is_not_what_was_announced_is_thrown_away() {
 }
 
 #[test]
-fn a_snapshot_that_is_too_large_or_of_another_cluster_is_refused_and_changes_nothing() {
+fn a_snapshot_too_large_or_of_another_cluster_changes_nothing() {
     let disk = MemoryDisk::new();
     send(&outgoing(1), &mut open(disk.clone())).unwrap();
     let other = outgoing(2).manifest().clone();
@@ -190,9 +190,9 @@ fn a_snapshot_that_is_too_large_or_of_another_cluster_is_refused_and_changes_not
     assert!(open(disk).holds(position(LAST, 3)));
 }
 
-/// What follows from where the log begins, where the state ends, and what is staged.
+/// The decision, by where the log begins, where the state ends, and what is staged.
 #[test]
-fn decides_when_a_member_is_opened() {
+fn the_decision_when_a_member_is_opened() {
     let (nothing, partial, complete, litter) = (
         MemoryDisk::new(),
         MemoryDisk::new(),
@@ -209,18 +209,18 @@ fn decides_when_a_member_is_opened() {
         decision.map_err(|error| error.to_string())
     };
     use Decision::{Discard, Install, Nothing};
-    // The log still leads on from the state.
+    // The log still continues from the state.
     for base in [0, 5, 10] {
         assert_eq!(decide(&nothing, base, 10), Ok(Nothing));
         assert_eq!(
             decide(&partial, base, 10),
             Ok(Nothing),
-            "it may be gone on with"
+            "it may still be completed"
         );
         assert_eq!(
             decide(&complete, base, 10),
             Ok(Nothing),
-            "nothing was decided yet"
+            "nothing is decided yet"
         );
         assert_eq!(decide(&litter, base, 10), Ok(Discard));
     }

@@ -6,7 +6,7 @@ use super::store::SimStore;
 use dengine_kv::StoreError;
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Disk, DiskError};
-use dengine_snapshot::{Checkpoint, Folder, Folders, RESERVED};
+use dengine_snapshot::{Checkpoint, MemberDir, MemberDirs, RESERVED};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,13 +28,13 @@ struct Inner {
 }
 
 /// The place of each folder's content.
-type Names = BTreeMap<Folder, usize>;
+type Names = BTreeMap<MemberDir, usize>;
 
 #[derive(Clone, Copy)]
 enum Change {
-    Make(Folder, usize),
-    Rename(Folder, Folder),
-    Remove(Folder),
+    Make(MemberDir, usize),
+    Rename(MemberDir, MemberDir),
+    Remove(MemberDir),
 }
 
 enum Content {
@@ -69,12 +69,12 @@ impl Inner {
         self.changes.push(change);
     }
 
-    fn make(&mut self, folder: Folder, content: Content) {
+    fn make(&mut self, folder: MemberDir, content: Content) {
         self.contents.push(content);
         self.change(Change::Make(folder, self.contents.len() - 1));
     }
 
-    fn content(&mut self, folder: Folder) -> Option<&mut Content> {
+    fn content(&mut self, folder: MemberDir) -> Option<&mut Content> {
         let at = *self.names.get(&folder)?;
         self.contents.get_mut(at)
     }
@@ -108,7 +108,7 @@ impl SimFolders {
     /// The state, made anew if there is none. Like RocksDB's shell, this makes all renames so far durable.
     pub(super) fn open_store(&self) -> Result<SimStore, StoreError> {
         let mut inner = self.0.borrow_mut();
-        let store = match inner.content(Folder::State) {
+        let store = match inner.content(MemberDir::State) {
             Some(Content::Store(store)) => store.clone(),
             Some(Content::Files(files)) => SimStore::open_checkpoint(files)?,
             Some(Content::Rest) => {
@@ -117,9 +117,9 @@ impl SimFolders {
             None => SimStore::default(),
         };
         let content = Content::Store(store.clone());
-        match inner.content(Folder::State) {
+        match inner.content(MemberDir::State) {
             Some(before) => *before = content,
-            None => inner.make(Folder::State, content),
+            None => inner.make(MemberDir::State, content),
         }
         inner.sync();
         Ok(store)
@@ -127,14 +127,14 @@ impl SimFolders {
 
     /// Lets the next flush of the state fail.
     pub(super) fn fail_flush(&self) {
-        if let Some(Content::Store(store)) = self.0.borrow_mut().content(Folder::State) {
+        if let Some(Content::Store(store)) = self.0.borrow_mut().content(MemberDir::State) {
             store.fail_flush();
         }
     }
 
     /// Whether something is staged, or was.
     pub(super) fn has_staged(&self) -> bool {
-        match self.0.borrow_mut().content(Folder::Incoming) {
+        match self.0.borrow_mut().content(MemberDir::Incoming) {
             Some(Content::Files(files)) => files.list().is_ok_and(|names| !names.is_empty()),
             _ => false,
         }
@@ -156,7 +156,7 @@ impl SimFolders {
     pub(super) fn kill(&self, random: &mut Random) {
         let mut inner = self.0.borrow_mut();
         inner.steps_left = None;
-        if let Some(Content::Store(store)) = inner.content(Folder::State) {
+        if let Some(Content::Store(store)) = inner.content(MemberDir::State) {
             *store = store.reopen(random);
         }
     }
@@ -183,21 +183,21 @@ impl SimFolders {
     }
 }
 
-impl Folders for SimFolders {
+impl MemberDirs for SimFolders {
     type Disk = MemoryDisk;
 
     fn incoming(&self) -> Result<MemoryDisk, DiskError> {
         let mut inner = self.0.borrow_mut();
-        if let Some(Content::Files(files)) = inner.content(Folder::Incoming) {
+        if let Some(Content::Files(files)) = inner.content(MemberDir::Incoming) {
             return Ok(files.clone());
         }
         let files = MemoryDisk::new();
-        inner.make(Folder::Incoming, Content::Files(files.clone()));
+        inner.make(MemberDir::Incoming, Content::Files(files.clone()));
         inner.sync();
         Ok(files)
     }
 
-    fn rename(&self, from: Folder, to: Folder) -> Result<(), DiskError> {
+    fn rename(&self, from: MemberDir, to: MemberDir) -> Result<(), DiskError> {
         let mut inner = self.0.borrow_mut();
         inner.step("rename")?;
         if inner.names.contains_key(&from) {
@@ -207,7 +207,7 @@ impl Folders for SimFolders {
         Ok(())
     }
 
-    fn remove(&self, folder: Folder) -> Result<(), DiskError> {
+    fn remove(&self, folder: MemberDir) -> Result<(), DiskError> {
         let mut inner = self.0.borrow_mut();
         if let Some(content) = inner.content(folder) {
             // Whatever comes of its name, its files are gone from here on.
@@ -220,7 +220,7 @@ impl Folders for SimFolders {
 
     fn remove_markers(&self) -> Result<(), DiskError> {
         let mut inner = self.0.borrow_mut();
-        if let Some(Content::Files(files)) = inner.content(Folder::State) {
+        if let Some(Content::Files(files)) = inner.content(MemberDir::State) {
             let files = files.clone();
             for name in files.list()? {
                 if name.starts_with(RESERVED) {
@@ -312,7 +312,7 @@ mod tests {
                     b"new",
                     "{steps} steps, seed {seed}"
                 );
-                assert!(!folders.0.borrow().names.contains_key(&Folder::StateOld));
+                assert!(!folders.0.borrow().names.contains_key(&MemberDir::StateOld));
                 assert!(!folders.has_staged());
             }
         }

@@ -21,7 +21,7 @@ use dengine_raft::consensus::{ConsensusConfig, State};
 use dengine_raft::replica::{
     Applier, Keeper, LogWriter, OpenError, Opened, Replica, ReplicaConfig, first_batch, open_member,
 };
-use dengine_snapshot::{Folders, SnapshotError, Staging};
+use dengine_snapshot::{MemberDirs, SnapshotError, Staging};
 use dengine_types::{ClusterId, HardState};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

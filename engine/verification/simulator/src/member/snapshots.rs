@@ -243,7 +243,7 @@ impl Process {
             return Ok(());
         };
         let done = commit(Ok(&self.staging), &mut self.log, base, hard_state);
-        if let Commit::GoOn(reason) = done? {
+        if let Commit::Unchanged(reason) = done? {
             return Err(End::GoesOn(reason));
         }
         sim.note(format_args!(
