@@ -1,4 +1,5 @@
-//! What it takes to tell one page of history to the watches of a stream, beside asking each watch about each change:
+//! Measures the delivery of one page of history to the watches of a stream, compared with asking
+//! each watch about each change:
 //!
 //! ```text
 //! cargo run --release -p dengine-kv --example watch_page
@@ -44,7 +45,7 @@ fn key(number: u64) -> KeyRange {
     KeyRange::One(name(number))
 }
 
-/// Every range holds two keys.
+/// Every range contains two keys.
 fn range(number: u64) -> KeyRange {
     KeyRange::Between {
         start: name(number),
@@ -74,26 +75,28 @@ fn measure(keys: fn(u64) -> KeyRange, watches: u64) -> (Duration, Duration) {
     ring.push(Arc::new(mine));
 
     let begun = Instant::now();
-    let Some(Work::Tell(told)) = set.work(&ring, &mut wanted) else {
+    let Some(Work::Deliver(next)) = set.work(&ring, &mut wanted) else {
         panic!("there is a page");
     };
-    let (mut telling, mut indexed) = (set.tell(told), 0);
-    while let Some(slice) = set.slice(&mut telling) {
-        let messages = slice.iter().filter_map(|(_, told)| told.as_ref().ok());
+    let (mut delivery, mut indexed) = (set.deliver(next), 0);
+    while let Some(slice) = set.slice(&mut delivery) {
+        let messages = slice
+            .iter()
+            .filter_map(|(_, messages)| messages.as_ref().ok());
         indexed += messages
             .flatten()
-            .map(|told| told.events.len())
+            .map(|batch| batch.events.len())
             .sum::<usize>();
     }
-    set.finish(telling, &mut wanted);
+    set.finish(delivery, &mut wanted);
     let time_indexed = begun.elapsed();
 
     let begun = Instant::now();
-    let told = specs.iter().map(|spec| {
+    let asked = specs.iter().map(|spec| {
         let wanted = page.events.iter().filter(|event| spec.wants(event));
         wanted.cloned().collect::<Vec<_>>().len()
     });
-    let asked: usize = told.sum();
+    let asked: usize = asked.sum();
     assert_eq!(indexed, asked);
     (time_indexed, begun.elapsed())
 }

@@ -1,12 +1,14 @@
-//! Removes what compaction has given up: beside `apply`, a little at a time.
+//! Removes the versions that compaction made obsolete: concurrently with `apply`, a little at a
+//! time.
 //!
-//! Every change is listed in the order of history, with the version of its key that it made obsolete.
-//! So the list itself is the work to do: for each change up to the compact revision, the version before it
-//! goes, and then its place in the list. Both go in one batch, and garbage never outlives its place in
-//! the list; so a crash at any point loses nothing but time, and no progress has to be written down.
+//! Every change is listed in the order of history, with the version of its key that it made
+//! obsolete. So the list itself is the work to do: for each change up to the compact revision, the
+//! version before it is removed, and then its place in the list. Both are removed in one batch, and
+//! garbage never outlives its place in the list; so a crash at any point loses nothing but time,
+//! and no progress has to be stored.
 //!
-//! The list keeps the changes of the compact revision itself, because a watch may begin there; and a
-//! tombstone as long as its place in the list.
+//! The list keeps the changes of the compact revision itself, because a watch may begin there; and
+//! a tombstone as long as its place in the list.
 
 use super::layout::{
     Change, Stamp, change, change_range, put_change_key, put_data_key, split_change_key,
@@ -20,20 +22,20 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Collector<S> {
     shared: Arc<Shared<S>>,
-    /// Everything before is done.
+    /// Everything before it is collected.
     next: Stamp,
-    /// The compact revision up to which all is done.
+    /// The compact revision up to which everything is collected.
     done_to: Revision,
-    /// The one up to which work is under way. The store may be compacted further meanwhile.
+    /// The compact revision of the current pass. The store may be compacted further meanwhile.
     working_to: Option<Revision>,
 }
 
-/// What a step has done.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Collected {
-    /// How many records it removed.
+    /// How many records were removed.
     pub removed: u64,
-    /// Nothing is left to do until the store is compacted again.
+    /// Nothing is left to collect until the store is compacted again.
     pub done: bool,
 }
 
@@ -50,10 +52,12 @@ impl<S: Store> Collector<S> {
         }
     }
 
-    /// Goes through the next changes, at most `changes_max` of them, in one batch.
+    /// Collects the next changes, at most `changes_max` of them, in one batch.
     ///
     /// # Errors
-    /// If the store fails or is damaged. After [`StoreError::NoSpace`] the same changes are the next ones.
+    ///
+    /// If the store fails or is damaged. After [`StoreError::NoSpace`] the next step tries the same
+    /// changes again.
     pub fn step(&mut self, changes_max: usize) -> Result<Collected, StoreError> {
         let shared = Arc::clone(&self.shared);
         let compacted = *self
@@ -82,14 +86,14 @@ impl<S: Store> Collector<S> {
     fn finish(&mut self, compacted: Revision) {
         self.working_to = None;
         self.done_to = compacted;
-        // The changes of that revision stay listed, and their turn comes with the next compaction.
+        // The changes of that revision stay listed until the next compaction.
         self.next = Stamp {
             revision: compacted,
             sub: 0,
         };
     }
 
-    /// Returns whether it came to the end of what is compacted.
+    /// Returns whether it has reached the compact revision.
     fn sweep(
         &mut self,
         shared: &Shared<S>,
@@ -115,16 +119,16 @@ impl<S: Store> Collector<S> {
     }
 }
 
-/// One step.
 struct Sweep {
     compacted: Revision,
     batch: WriteBatch,
 }
 
 impl Sweep {
-    /// Removes what one change has made obsolete, and its place in the list, unless that is still needed.
+    /// Removes the version that a change made obsolete, and its place in the list, unless it is
+    /// still needed.
     fn change(&mut self, stamp: Stamp, change: Change<'_>) {
-        // Only the version before: those before that one went when its own turn came.
+        // Only the version before: older ones were removed with the changes that replaced them.
         if let Some(obsolete) = change.replaces {
             self.batch
                 .delete_with(|out| put_data_key(out, change.key, obsolete));

@@ -1,13 +1,14 @@
-//! When keys and sessions expire: says which commands a leader should propose.
+//! When keys and sessions expire: decides which commands a leader proposes.
 //!
-//! No clock of its own. A leader begins with an empty [`Expiry`], shows it the state every now and then, and asks what is
-//! due. A time to live counts from when this leader has first seen the change that gave it, so it may last
-//! longer than asked for, by the delay of a tick, a change of leaders, a 64th of a key's or a part of a session's time,
-//! and never ends early. What is proposed names the change it is about, so that nothing happens if there was
-//! another one since.
+//! It has no clock of its own. A leader begins with an empty [`Expiry`], has it observe the state
+//! regularly, and asks what is due. A time to live counts from when this leader first observed the
+//! change that set it, so it may last longer than requested, by the delay of a tick, a change of
+//! leaders, a 64th of a key's time or a part of a session's, and never ends early. A proposal names
+//! the change to which it refers, so that it does nothing if there was another change since.
 //!
-//! To read the state takes time, with millions of keys much of it. So the clock is asked *after* something was read when the
-//! answer begins a time to live, and *before* when it says whether one is over.
+//! Reading the state takes time, with millions of keys much of it. So the clock is read *after* the
+//! state when the result begins a time to live, and *before* the state when the result decides
+//! whether one is over.
 
 use super::{Command, ExpiredKey, ExpiringKey, ReadError, Reader, SessionInfo, Store};
 use bytes::Bytes;
@@ -19,52 +20,53 @@ use std::time::Duration;
 
 /// How many records are read at once.
 const PAGE: usize = 1024;
-/// When a session was used is known to this part of its time to live.
+/// A session is checked this many times within its time to live.
 const LOOKS_PER_TTL: u32 = 4;
-/// What was proposed is proposed again after this time, if it is still there: it got lost, with a leader's log or a queue.
+/// A proposal is repeated after this time if it was not applied: it was lost with a leader's log or
+/// a queue.
 pub const RETRY: Duration = Duration::from_secs(4);
-/// How many bytes of keys one command holds, unless a single key has more: an entry must fit into a message between
-/// members whatever the length of keys.
+/// The bytes of keys in one command, unless a single key has more: an entry must fit into a message
+/// between members whatever the length of keys.
 const DUE_BYTES_MAX: usize = 256 << 10;
 
-/// What one leader knows about time.
+/// The deadlines that one leader knows.
 #[derive(Clone, Debug, Default)]
 pub struct Expiry {
-    /// The last key with a time to live that was seen.
+    /// The last key with a time to live that was observed.
     seen_to: Option<ExpiringKey>,
-    /// Some keys are due then. Their names stay in the store, and those that are due at nearly the same time share an entry:
-    /// there are at most some hundred for each [`TtlClass`], however often keys are put.
+    /// Deadlines of keys. Their names stay in the store, and deadlines that are nearly the same
+    /// share an entry: there are at most some hundred for each [`TtlClass`], however often keys are
+    /// put.
     keys: BTreeMap<(Moment, TtlClass), Changes>,
-    /// The last session that was seen.
+    /// The last session that was observed.
     session_seen_to: SessionId,
     sessions: BTreeMap<SessionId, Unused>,
-    /// When to look at which session again.
+    /// When to check which session again.
     session_looks: BTreeSet<(Moment, SessionId)>,
 }
 
-/// A session that is to expire.
+/// A session to expire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DueSession {
-    /// Expires it.
+    /// The command that expires it.
     pub command: Command,
-    /// How many records go with it.
+    /// How many records the command removes.
     pub records: usize,
 }
 
-/// Times to live that are kept as one: all that come to this when they are rounded up, in milliseconds.
+/// A class of times to live that are tracked together: all that round up to this, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct TtlClass(u64);
 
-/// A part of history.
 #[derive(Clone, Debug)]
 struct Changes {
     from: Revision,
-    /// Of the first revision only the keys behind this one.
+    /// Of the first revision only the keys after this one.
     after: Option<Bytes>,
     to: Revision,
 }
 
-/// A session that nothing was seen to use since.
+/// A session that was not used since it was checked.
 #[derive(Clone, Copy, Debug)]
 struct Unused {
     since: Moment,
@@ -72,10 +74,7 @@ struct Unused {
 }
 
 impl Expiry {
-    /// Takes note of the keys that were put and the sessions that were opened since the last call.
-    ///
-    /// # Errors
-    /// If the storage fails.
+    /// Observes the keys that were put and the sessions that were opened since the last call.
     pub fn observe<S: Store>(
         &mut self,
         reader: &Reader<S>,
@@ -85,7 +84,8 @@ impl Expiry {
         self.observe_sessions(reader, &mut clock)
     }
 
-    /// What to propose now: [`Self::due_sessions`] and [`Self::due_keys`]. What is not applied is due again four seconds later.
+    /// The commands to propose now: [`Self::due_sessions`] and [`Self::due_keys`]. If they are not
+    /// applied they are due again four seconds later.
     #[cfg(test)]
     pub(super) fn due<S: Store>(
         &mut self,
@@ -144,10 +144,8 @@ impl Expiry {
         }
     }
 
-    /// The sessions to expire now, with which at most `max` records go, or one. What is not applied is due again four seconds later.
-    ///
-    /// # Errors
-    /// If the storage fails.
+    /// The sessions to expire now, which remove at most `max` records together, or one session. If
+    /// they are not applied they are due again four seconds later.
     pub fn due_sessions<S: Store>(
         &mut self,
         reader: &Reader<S>,
@@ -183,8 +181,8 @@ impl Expiry {
         unused.is_some_and(|it| deadline(it.since, session.ttl_ms) <= begun)
     }
 
-    /// Whether to propose that a session expires, which was read between `begun` and `seen`; and says when to look at
-    /// it again.
+    /// Whether to propose the expiry of a session that was read between `begun` and `seen`; also
+    /// schedules the next check.
     fn look_at(
         &mut self,
         session: &SessionInfo,
@@ -217,18 +215,15 @@ impl Expiry {
         })
     }
 
-    /// For how long the first key that is due has been so; none if no key is.
+    /// For how long the first due key has been due; `None` if no key is.
     #[must_use]
     pub fn overdue(&self, now: Moment) -> Option<Duration> {
         let ((at, _), _) = self.keys.first_key_value()?;
         (*at <= now).then(|| now.since(*at))
     }
 
-    /// The keys that one command should expire now: about at most `max`, which are not too long together. What is not applied is due
-    /// again four seconds later.
-    ///
-    /// # Errors
-    /// If the storage fails.
+    /// The keys that one command should expire now: at most about `max`, of a limited length
+    /// together. If they are not applied they are due again four seconds later.
     pub fn due_keys<S: Store>(
         &mut self,
         reader: &Reader<S>,
@@ -257,7 +252,7 @@ impl Expiry {
         Ok(found.keys)
     }
 
-    /// Takes note of a key that was seen before `now`.
+    /// Observes a key that was read before `now`.
     fn note(&mut self, key: &ExpiringKey, now: Moment) {
         let class = TtlClass::of(key.ttl_ms);
         let changes = Changes {
@@ -268,8 +263,8 @@ impl Expiry {
         self.add((class.due_at(now), class), changes);
     }
 
-    /// Of everything that these changes gave this time to live, and of everything before them, it is over at that moment. So
-    /// it does no harm if changes in between are looked at too.
+    /// Sets the deadline of these changes. It holds for earlier changes of the same time to live
+    /// too, so that checking changes in between is harmless.
     fn add(&mut self, due: (Moment, TtlClass), changes: Changes) {
         match self.keys.entry(due) {
             Entry::Vacant(vacant) => {
@@ -280,13 +275,13 @@ impl Expiry {
     }
 }
 
-/// How many records end with it: itself, and the answers that are kept for it.
+/// How many records are removed with a session: its own, and its stored replies.
 fn records_of(session: &SessionInfo) -> usize {
     usize::try_from(session.replies).map_or(usize::MAX, |it| it.saturating_add(1))
 }
 
 impl TtlClass {
-    /// Differs from the time to live by at most a 128th of it, and is never less.
+    /// Exceeds the time to live by at most a 128th of it.
     fn of(ttl_ms: u64) -> Self {
         let step = Self::step_ms(ttl_ms);
         Self(ttl_ms.div_ceil(step).saturating_mul(step))
@@ -298,7 +293,7 @@ impl TtlClass {
         1 << bits.saturating_sub(8)
     }
 
-    /// When a time to live is over that began before `now`; later by at most a 128th of it.
+    /// The deadline of a time to live that began before `now`; later by at most a 128th of it.
     fn due_at(self, now: Moment) -> Moment {
         let step_nanos = Self::step_ms(self.0).saturating_mul(1_000_000);
         let steps = deadline(now, self.0).0.div_ceil(step_nanos);
@@ -316,7 +311,7 @@ impl Changes {
     }
 }
 
-/// What one command expires, while it is gathered.
+/// The keys that one command expires, while they are gathered.
 struct FoundDue {
     keys: Vec<ExpiredKey>,
     bytes: usize,
@@ -332,7 +327,8 @@ impl FoundDue {
         }
     }
 
-    /// Adds the keys that are still as `changes` left them. Returns where to go on when there is no more room.
+    /// Adds the keys that `changes` were the last to change. Returns where to continue if there is
+    /// no more room.
     fn take<S: Store>(
         &mut self,
         reader: &Reader<S>,

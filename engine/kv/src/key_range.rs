@@ -1,27 +1,25 @@
-//! Which keys a request is about.
+//! The keys of a request.
 
 use bytes::Bytes;
 
-/// One key, or all keys between two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyRange {
-    /// This key only.
     One(Bytes),
-    /// Every key in `[start, end)`; empty if `end` does not lie behind `start`.
+    /// Every key in `[start, end)`; empty if `end` is not above `start`.
     Between {
-        /// The first key that belongs to the range.
+        /// The first key of the range.
         start: Bytes,
-        /// The first key that no longer does.
+        /// The first key after the range.
         end: Bytes,
     },
-    /// Every key from here to the last.
+    /// Every key from this one on.
     From(Bytes),
 }
 
 impl KeyRange {
-    /// Reads the convention of the wire: an empty `range_end` means `key` alone, a
-    /// single zero byte means to the end. A range may be waited for: it is a copy, and keeps nothing of the message that it
-    /// came in.
+    /// Decodes the convention of the wire: an empty `range_end` means `key` alone, a single zero
+    /// byte means to the end. The result is a copy, because a range may be kept while its request
+    /// waits, and must not hold on to the whole message.
     #[must_use]
     pub fn from_wire(key: &[u8], range_end: &[u8]) -> Self {
         let [key, end] = [key, range_end].map(Bytes::copy_from_slice);
@@ -32,7 +30,7 @@ impl KeyRange {
         }
     }
 
-    /// The key alone, or the first key that could belong to the range.
+    /// The key alone, or the lower bound of the range.
     #[must_use]
     pub fn start(&self) -> &Bytes {
         match self {
@@ -41,7 +39,7 @@ impl KeyRange {
         }
     }
 
-    /// Whether `key` belongs to the range.
+    /// Whether the range contains `key`.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         match self {

@@ -1,19 +1,20 @@
-//! Which bytes the state machine keeps in its store. `docs/formats.md` describes them; keep both equal.
+//! The bytes that the state machine keeps in its store. `docs/formats.md` describes the same.
 //!
-//! The first byte of a key names its space:
+//! The first byte of a key is its space:
 //!
 //! ```text
 //! 'c' revision(8) sub(4)                       → what changed, in the order of history
 //! 'd' escaped user key, 00 00, !revision(8)    → a version of the key
 //! 'm' name                                     → the state machine's own records
-//! 'r' session id(8) sequence(8)                → the answer that is kept for a command of a session
+//! 'r' session id(8) sequence(8)                → the reply that a session stores for a command
 //! 's' session id(8)                            → an open session
 //! 't' revision(8) user key                     → time to live: a key whose last change gave it one
 //! ```
 //!
-//! Numbers are big-endian. Revisions of data records are inverted, so the newest version of a key comes
-//! first, and the newest one not above a revision is one seek away. No revision changes a key twice. Zero bytes of a user key are written
-//! as `00 FF`, so `00 00` ends a key that may be the beginning of another one, and order is kept.
+//! Numbers are big-endian. Revisions of data records are inverted, so the newest version of a key
+//! comes first, and the newest one not above a revision is one seek away. No revision changes a key
+//! twice. Zero bytes of a user key are written as `00 FF`, so `00 00` ends a key that may be a
+//! prefix of another one, and the order is kept.
 
 use super::store::StoreError;
 use crate::SESSIONS_MAX;
@@ -22,14 +23,14 @@ use dengine_types::{Index, NUMBER_MAX, Revision, SessionId, Term};
 use prost::encoding::{decode_varint, encode_varint};
 use std::ops::Range;
 
-/// The format that this program writes, and the highest that it reads.
+/// The format that this program writes, and the newest one that it reads.
 pub const FORMAT_VERSION: u32 = 3;
 
-/// Where the format version lies; the first thing that is written to a store.
+/// The key of the format version, the first record of a store.
 pub const FORMAT_KEY: &[u8] = b"mformat";
-/// Where [`State`] lies.
+/// The key of the [`State`].
 pub const STATE_KEY: &[u8] = b"mstate";
-/// Where the [`Membership`] lies; absent until the cluster is bootstrapped.
+/// The key of the [`Membership`]; absent until the cluster is bootstrapped.
 pub const MEMBERSHIP_KEY: &[u8] = b"mmembership";
 
 const CHANGES: u8 = b'c';
@@ -41,7 +42,7 @@ const TERMINATOR: [u8; 2] = [0, 0];
 const ESCAPED_ZERO: [u8; 2] = [0, 0xff];
 const REVISION_BYTES: usize = 8;
 const STAMP_BYTES: usize = 12;
-/// Space, terminator and revision: what every data key holds besides the user's key.
+/// Space, terminator and revision: every data key has them besides the user's key.
 const DATA_KEY_BYTES_MIN: usize = 1 + TERMINATOR.len() + REVISION_BYTES;
 
 const FLAG_LIVE: u8 = 0;
@@ -51,10 +52,9 @@ const CHANGE_PUT: u8 = 0;
 const CHANGE_DELETE: u8 = 1;
 const STATE_BYTES: usize = 40;
 
-/// A place in history: the revision, and which of its changes.
+/// A place in history: the revision, and the number of the change in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp {
-    /// The revision that made the change.
     pub revision: Revision,
     /// Counts the changes of that revision from 0.
     pub sub: u32,
@@ -67,13 +67,13 @@ impl Stamp {
         Self { revision, sub: 0 }
     }
 
-    /// Behind the last change of `revision`.
+    /// After the last change of `revision`.
     #[must_use]
     pub fn end_of(revision: Revision) -> Self {
         Self::start_of(Revision(revision.0.saturating_add(1)))
     }
 
-    /// Behind this change.
+    /// After this change.
     #[must_use]
     pub fn next(self) -> Self {
         Self {
@@ -83,18 +83,17 @@ impl Stamp {
     }
 }
 
-/// One change, as it is listed.
+/// One change in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change<'a> {
-    /// The key that it changed.
     pub key: &'a [u8],
     /// Whether it deleted the key.
     pub deletes: bool,
-    /// The change before it of the key, if the key existed: the version that this one has made obsolete.
+    /// The previous change of the key, if the key existed: the version that this change made
+    /// obsolete.
     pub replaces: Option<Revision>,
 }
 
-/// One version of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version<'a> {
     /// The key has a value.
@@ -112,16 +111,17 @@ pub enum Version<'a> {
     Tombstone,
 }
 
-/// What the state machine knows of itself besides data and membership.
+/// The state of the machine besides data and membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// The last entry whose effects are in the store.
     pub applied_index: Index,
     /// The term of that entry.
     pub applied_term: Term,
-    /// The revision of the store: at most one above the index, as an entry makes one revision at most.
+    /// The revision of the store: at most one above the index, because an entry takes at most one
+    /// revision.
     pub revision: Revision,
-    /// History below this revision is gone; 0 if all of it is there.
+    /// History below this revision is compacted; 0 if all of it is there.
     pub compact_revision: Revision,
     /// How many sessions are open.
     pub sessions: u64,
@@ -138,8 +138,8 @@ impl State {
     };
 }
 
-/// The part of a data key that all versions of one user key share; `None` for other keys. Filters and
-/// [`Scope::OneKey`](super::store::Scope::OneKey) go by it.
+/// The prefix of a data key that all versions of one user key share; `None` for other keys. Filters
+/// and [`Scope::OneKey`](super::store::Scope::OneKey) use it.
 #[must_use]
 pub fn version_prefix(key: &[u8]) -> Option<&[u8]> {
     (key.first() == Some(&DATA) && key.len() >= DATA_KEY_BYTES_MIN)
@@ -152,19 +152,19 @@ pub fn put_version_prefix(out: &mut Vec<u8>, user_key: &[u8]) {
     out.extend_from_slice(&TERMINATOR);
 }
 
-/// Appends the key of the version of `user_key` that `revision` made.
+/// Appends the key of the version of `user_key` at `revision`.
 pub fn put_data_key(out: &mut Vec<u8>, user_key: &[u8], revision: Revision) {
     put_version_prefix(out, user_key);
     put_inverted(out, revision);
 }
 
-/// Appends the inverted revision with which a data key ends.
+/// Appends the inverted revision that ends a data key.
 pub fn put_inverted(out: &mut Vec<u8>, revision: Revision) {
     out.extend_from_slice(&(!revision.0).to_be_bytes());
 }
 
-/// Appends the byte string that lies behind all versions of keys below `user_key`, and before those
-/// of `user_key` and above.
+/// Appends the bytes that sort after all versions of keys below `user_key`, and before those of
+/// `user_key` and above.
 pub fn put_range_bound(out: &mut Vec<u8>, user_key: &[u8]) {
     out.push(DATA);
     let mut pieces = user_key.split(|byte| *byte == 0);
@@ -175,7 +175,7 @@ pub fn put_range_bound(out: &mut Vec<u8>, user_key: &[u8]) {
     }
 }
 
-/// The byte strings between which all versions of all keys from `start` lie.
+/// The range of all versions of all keys from `start` to `end`.
 #[must_use]
 pub fn data_range(start: &[u8], end: Option<&[u8]>) -> Range<Vec<u8>> {
     let mut lower = Vec::with_capacity(start.len() + 1);
@@ -188,10 +188,7 @@ pub fn data_range(start: &[u8], end: Option<&[u8]>) -> Range<Vec<u8>> {
     lower..upper
 }
 
-/// Takes a data key apart, into its prefix and its revision.
-///
-/// # Errors
-/// If it is not a data key.
+/// Splits a data key into its prefix and its revision.
 pub fn split_data_key(key: &[u8]) -> Result<(&[u8], Revision), StoreError> {
     let prefix = version_prefix(key)
         .filter(|prefix| prefix.ends_with(&TERMINATOR))
@@ -200,9 +197,6 @@ pub fn split_data_key(key: &[u8]) -> Result<(&[u8], Revision), StoreError> {
 }
 
 /// The user's key in a prefix that [`split_data_key`] returned.
-///
-/// # Errors
-/// If its escapes are not ours.
 pub fn user_key(prefix: &[u8]) -> Result<Vec<u8>, StoreError> {
     let body = prefix
         .get(1..)
@@ -220,17 +214,14 @@ pub fn user_key(prefix: &[u8]) -> Result<Vec<u8>, StoreError> {
     Ok(key)
 }
 
-/// Appends the key under which the change at `stamp` is listed.
+/// Appends the key of the change at `stamp`.
 pub fn put_change_key(out: &mut Vec<u8>, stamp: Stamp) {
     out.push(CHANGES);
     out.extend_from_slice(&stamp.revision.0.to_be_bytes());
     out.extend_from_slice(&stamp.sub.to_be_bytes());
 }
 
-/// Takes a change key apart.
-///
-/// # Errors
-/// If it is not one.
+/// Decodes a change key.
 pub fn split_change_key(key: &[u8]) -> Result<Stamp, StoreError> {
     match key.split_first() {
         Some((&CHANGES, stamp)) if stamp.len() == STAMP_BYTES => Ok(Stamp {
@@ -252,10 +243,7 @@ pub fn put_change(out: &mut Vec<u8>, change: Change<'_>) {
     out.extend_from_slice(change.key);
 }
 
-/// Reads the record of a change.
-///
-/// # Errors
-/// If it is not one.
+/// Decodes the record of a change.
 pub fn change(record: &[u8]) -> Result<Change<'_>, StoreError> {
     match record.split_first() {
         Some((kind @ &(CHANGE_PUT | CHANGE_DELETE), mut key)) => {
@@ -270,7 +258,7 @@ pub fn change(record: &[u8]) -> Result<Change<'_>, StoreError> {
     }
 }
 
-/// The byte strings between which the changes from `from` to the end of `to` lie.
+/// The range of the changes from `from` to the end of `to`.
 #[must_use]
 pub fn change_range(from: Stamp, to: Revision) -> Range<Vec<u8>> {
     let mut lower = Vec::with_capacity(1 + STAMP_BYTES);
@@ -289,17 +277,14 @@ pub fn change_range(from: Stamp, to: Revision) -> Range<Vec<u8>> {
     lower..upper
 }
 
-/// Appends the key that says that the change of `user_key` at `revision` gave it a time to live.
+/// Appends the index key of a time to live that the change of `user_key` at `revision` set.
 pub fn put_expiring_key(out: &mut Vec<u8>, revision: Revision, user_key: &[u8]) {
     out.push(EXPIRING);
     out.extend_from_slice(&revision.0.to_be_bytes());
     out.extend_from_slice(user_key);
 }
 
-/// Takes a key of the index of expiring keys apart, into revision and user's key.
-///
-/// # Errors
-/// If it is not one.
+/// Splits a key of the index of expiring keys into revision and user's key.
 pub fn split_expiring_key(key: &[u8]) -> Result<(Revision, &[u8]), StoreError> {
     match key.split_first() {
         Some((&EXPIRING, rest)) if rest.len() >= 8 => {
@@ -309,7 +294,7 @@ pub fn split_expiring_key(key: &[u8]) -> Result<(Revision, &[u8]), StoreError> {
     }
 }
 
-/// The byte strings between which the index of expiring keys lies.
+/// The range of the index of expiring keys.
 #[must_use]
 pub fn expiring_range() -> Range<Vec<u8>> {
     vec![EXPIRING]..vec![EXPIRING + 1]
@@ -320,10 +305,7 @@ pub fn put_ttl(out: &mut Vec<u8>, ttl_ms: u64) {
     encode_varint(ttl_ms, out);
 }
 
-/// Reads the record in the index of expiring keys.
-///
-/// # Errors
-/// If it is not one.
+/// Decodes the record in the index of expiring keys.
 pub fn ttl(record: &[u8]) -> Result<u64, StoreError> {
     let mut rest = record;
     match decode_varint(&mut rest) {
@@ -332,7 +314,7 @@ pub fn ttl(record: &[u8]) -> Result<u64, StoreError> {
     }
 }
 
-/// Where a session lies.
+/// The key of a session.
 #[must_use]
 pub fn session_key(id: SessionId) -> [u8; 9] {
     let mut key = [SESSIONS; 9];
@@ -340,10 +322,7 @@ pub fn session_key(id: SessionId) -> [u8; 9] {
     key
 }
 
-/// Reads the key of a session.
-///
-/// # Errors
-/// If it is not one.
+/// Decodes the key of a session.
 pub fn split_session_key(key: &[u8]) -> Result<SessionId, StoreError> {
     match key.split_first() {
         Some((&SESSIONS, id)) if id.len() == 8 => Ok(SessionId(be_u64(id))),
@@ -351,16 +330,16 @@ pub fn split_session_key(key: &[u8]) -> Result<SessionId, StoreError> {
     }
 }
 
-/// The byte strings between which the sessions behind `after` lie.
+/// The range of the sessions after `after`.
 #[must_use]
 pub fn session_range(after: SessionId) -> Range<Vec<u8>> {
     let mut lower = session_key(after).to_vec();
-    // The first byte string behind that key.
+    // The first bytes after that key.
     lower.push(0);
     lower..vec![SESSIONS + 1]
 }
 
-/// Where the answer to a command of a session lies.
+/// The key of the reply to a command of a session.
 #[must_use]
 pub fn reply_key(id: SessionId, sequence: u64) -> [u8; 17] {
     let mut key = [REPLIES; 17];
@@ -369,23 +348,20 @@ pub fn reply_key(id: SessionId, sequence: u64) -> [u8; 17] {
     key
 }
 
-/// What a record is about.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     /// A change, in the order of history.
     Changes,
     /// A version of a key.
     Data,
-    /// A record of the state machine's own.
+    /// A record of the state machine itself.
     Meta,
-    /// A session, an answer that is kept for one, or an entry in the index of expiring keys.
+    /// A session, a stored reply, or an entry in the index of expiring keys.
     Other,
 }
 
-/// What the record under `key` is about.
-///
-/// # Errors
-/// If there are no such records.
+/// The kind of the record under `key`.
 pub fn space(key: &[u8]) -> Result<Space, StoreError> {
     match key.first() {
         Some(&CHANGES) => Ok(Space::Changes),
@@ -396,7 +372,7 @@ pub fn space(key: &[u8]) -> Result<Space, StoreError> {
     }
 }
 
-/// The byte strings between which every record lies.
+/// The range of all records.
 #[must_use]
 pub fn everything() -> Range<Vec<u8>> {
     Vec::new()..vec![0xff]
@@ -424,10 +400,7 @@ pub fn put_version(out: &mut Vec<u8>, version: &Version<'_>) {
     }
 }
 
-/// Reads the record of a version.
-///
-/// # Errors
-/// If it is not one.
+/// Decodes the record of a version.
 pub fn version(record: &[u8]) -> Result<Version<'_>, StoreError> {
     match record.split_first() {
         Some((&FLAG_TOMBSTONE, [])) => Ok(Version::Tombstone),
@@ -462,10 +435,11 @@ pub fn encode_state(state: &State) -> [u8; STATE_BYTES] {
     record
 }
 
-/// Reads the record under [`STATE_KEY`].
+/// Decodes the record under [`STATE_KEY`].
 ///
 /// # Errors
-/// If it is not one, or says what no entries lead to.
+///
+/// If it is not one, or no entries can lead to this state.
 pub fn decode_state(record: &[u8]) -> Result<State, StoreError> {
     if record.len() != STATE_BYTES {
         return Err(corrupt("state", record));
@@ -489,9 +463,9 @@ fn is_possible(state: &State) -> bool {
     let (index, first) = (state.applied_index.0, State::EMPTY.revision);
     index <= NUMBER_MAX
         && state.applied_term.0 <= NUMBER_MAX
-        // So what counts revisions never overflows either.
+        // It also keeps the counting of revisions from overflowing.
         && (first..=Revision(first.0 + index)).contains(&state.revision)
-        // Else readers would wait for ever for a newest revision that is not compacted.
+        // Otherwise readers would wait for a newest revision that is never readable.
         && state.compact_revision <= state.revision
         && state.sessions <= SESSIONS_MAX
 }
@@ -505,6 +479,7 @@ pub fn encode_format() -> [u8; 4] {
 /// Checks the record under [`FORMAT_KEY`].
 ///
 /// # Errors
+///
 /// If it is newer than this program, or not a format.
 pub fn check_format(record: &[u8]) -> Result<(), StoreError> {
     if record.len() != 4 {
@@ -513,7 +488,7 @@ pub fn check_format(record: &[u8]) -> Result<(), StoreError> {
     match be_u32(record) {
         FORMAT_VERSION => Ok(()),
         found if found > FORMAT_VERSION => Err(StoreError::NewerFormat {
-            what: "the data folder's state",
+            what: "the state in the data directory",
             found,
             supported: FORMAT_VERSION,
         }),
@@ -523,10 +498,7 @@ pub fn check_format(record: &[u8]) -> Result<(), StoreError> {
     }
 }
 
-/// Reads the record under [`MEMBERSHIP_KEY`].
-///
-/// # Errors
-/// If it is not one.
+/// Decodes the record under [`MEMBERSHIP_KEY`].
 pub fn decode_membership(record: &[u8]) -> Result<Membership, StoreError> {
     Membership::decode(record).map_err(|error| StoreError::Corrupt(format!("membership: {error}")))
 }
@@ -539,7 +511,7 @@ fn be_u32(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes.try_into().expect("the caller passes four bytes"))
 }
 
-/// Names the record by its first bytes, which is enough to find it.
+/// Shows the record's first bytes, which is enough to find it.
 pub(super) fn corrupt(what: &str, bytes: &[u8]) -> StoreError {
     let shown = &bytes[..bytes.len().min(64)];
     StoreError::Corrupt(format!(

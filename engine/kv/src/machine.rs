@@ -15,12 +15,13 @@ use dengine_types::sync::atomic::{AtomicU64, Ordering};
 use dengine_types::{Entry, Index, Revision, SessionId, Term};
 use std::sync::Arc;
 
-/// With so much in its batch and its answers, a step is written before the next entry. Ranges make effects much larger
-/// than the entries that ask for them, so that the number of entries bounds nothing. Whoever changes this changes
-/// nothing that can be seen: members need not agree on where steps end.
+/// A step ends once its batch and its outcomes have this size. Ranges make effects much larger than
+/// the entries that cause them, so the number of entries is no limit. Changing it is safe: members
+/// need not agree on where steps end.
 pub(super) const STEP_BYTES_MAX: usize = 16 << 20;
-/// The same once it has visited so many records: more save little. Callers hear of what is applied after each step, and so does the leader,
-/// which has as much applied as keeps the applier busy and can't give it more before.
+/// A step also ends after this many records: more save little. Callers get their outcomes after
+/// each step, and so does the leader, which hands out as many entries as keep the applier busy and
+/// no more before.
 const STEP_RECORDS_MAX: usize = 32;
 
 /// The key-value store and the membership, as of the last applied entry.
@@ -33,33 +34,34 @@ pub struct StateMachine<S> {
     visit_bounds: VisitBounds,
     /// Empty between two steps; kept for its memory.
     batch: WriteBatch,
-    /// The newest version of a command that it reads.
+    /// The newest version of a command that is read.
     commands_read_max: CommandVersion,
 }
 
-/// What readers and flushers share with the one who applies.
+/// What readers and flushers share with the applier.
 #[derive(Debug)]
 pub(super) struct Shared<S> {
     pub(super) store: S,
-    /// Revision up to which every change is in the store. Raised after the batch is written, so whoever
-    /// reads at it finds a state between two batches.
+    /// Revision up to which every change is in the store. It is raised after the batch is written,
+    /// so a reader at this revision sees whole batches.
     revision: AtomicU64,
     compact_revision: AtomicU64,
     /// Index up to which every entry is in the store; raised like `revision`.
     applied_index: AtomicU64,
     /// Size of all batches so far.
     written_bytes: AtomicU64,
-    /// How many are open.
+    /// How many sessions are open.
     sessions: AtomicU64,
     damage: Damage,
 }
 
 impl<S: Store> StateMachine<S> {
-    /// Takes up the state that lies in `store`, or begins an empty one there.
+    /// Opens the state in `store`, or initializes an empty store.
     ///
     /// # Errors
-    /// If the store fails, is damaged, holds something else, or was written by a newer program. It is
-    /// then unchanged.
+    ///
+    /// If the store fails, is damaged, holds something else, or was written by a newer program. It
+    /// is unchanged then.
     pub fn open(store: S) -> Result<Self, StoreError> {
         match store.get(FORMAT_KEY)? {
             Some(format) => check_format(&format)?,
@@ -96,15 +98,15 @@ impl<S: Store> StateMachine<S> {
         })
     }
 
-    /// Reads commands as an older program did, which knows none above `version`: so that the simulator can run
-    /// members of several versions beside each other.
+    /// Reads commands only up to `version`, like an older program, so that the simulator can run
+    /// members of several versions in one cluster.
     #[must_use]
     pub fn reads_commands_up_to(mut self, version: CommandVersion) -> Self {
         self.commands_read_max = version;
         self
     }
 
-    /// The newest version of a command that it reads.
+    /// The newest version of a command that is read.
     #[must_use]
     pub fn commands_read_max(&self) -> CommandVersion {
         self.commands_read_max
@@ -116,26 +118,28 @@ impl<S: Store> StateMachine<S> {
         (self.state.applied_index, self.state.applied_term)
     }
 
-    /// The revision of the store.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.state.revision
     }
 
-    /// The members as of the last applied entry.
+    /// The membership at the last applied entry.
     #[must_use]
     pub fn membership(&self) -> Arc<Membership> {
         Arc::clone(&self.membership)
     }
 
-    /// Applies entries that follow the last applied one, in as few steps as [`Self::apply_step`] needs. Entries that
-    /// were applied before are passed over; the answer holds one item for each of the others.
+    /// Applies entries that follow the last applied one, in as few steps as [`Self::apply_step`]
+    /// needs. Entries that were applied before are skipped; the result has one item for each of the
+    /// others.
     ///
     /// # Errors
+    ///
     /// As [`Self::apply_step`]; steps before the one that failed are applied.
     ///
     /// # Panics
-    /// If an entry is missing in between: the log below us would be broken.
+    ///
+    /// If an entry is missing in between: the log is broken.
     pub fn apply(&mut self, entries: &[Entry]) -> Result<Vec<Applied>, StoreError> {
         let mut applied = self.apply_step(entries)?;
         loop {
@@ -147,16 +151,19 @@ impl<S: Store> StateMachine<S> {
         }
     }
 
-    /// Applies entries that follow the last applied one, in a single batch: as many of them as it takes to visit 64 records or to reach
-    /// about 16 MiB of effects and answers, at least one. Entries that were applied before are passed over; the answer
-    /// holds one item for each that was applied now, and so none once all of them are.
+    /// Applies entries that follow the last applied one, in a single batch: as many as it takes to
+    /// visit 64 records or to reach about 16 MiB of effects and outcomes, at least one. Entries
+    /// that were applied before are skipped; the result has one item for each that was applied now,
+    /// and so is empty once all of them are.
     ///
     /// # Errors
-    /// If the store fails or is damaged, or if a newer program wrote an entry. Nothing is applied then,
-    /// and the member must stop.
+    ///
+    /// If the store fails or is damaged, or if a newer program wrote an entry. Nothing is applied
+    /// then, and the member must stop.
     ///
     /// # Panics
-    /// If an entry is missing in between: the log below us would be broken.
+    ///
+    /// If an entry is missing in between: the log is broken.
     pub fn apply_step(&mut self, entries: &[Entry]) -> Result<Vec<Applied>, StoreError> {
         let new = entries.partition_point(|entry| entry.index <= self.state.applied_index);
         let entries = &entries[new..];
@@ -175,7 +182,7 @@ impl<S: Store> StateMachine<S> {
             self.commands_read_max,
         );
         step.bound_visits(self.visit_bounds);
-        // Each visits one record at least.
+        // Each entry visits at least one record.
         let mut applied = Vec::with_capacity(entries.len().min(STEP_RECORDS_MAX));
         let mut expected = self.state.applied_index;
         let (mut answer_bytes, mut records) = (0, 0);
@@ -202,7 +209,7 @@ impl<S: Store> StateMachine<S> {
         Ok(applied)
     }
 
-    /// Makes a step the state.
+    /// Writes a step and publishes its state.
     fn write(&mut self, finished: Finished) -> Result<(), StoreError> {
         if planted!(AppliedIndexApartFromData) {
             let mut apart = WriteBatch::default();
@@ -225,31 +232,32 @@ impl<S: Store> StateMachine<S> {
         Ok(())
     }
 
-    /// Gives commands other bounds than all members of a cluster have to have.
+    /// Sets other limits than those that all members of a cluster must have.
     #[cfg(test)]
     pub(super) fn bound_visits(&mut self, bounds: VisitBounds) {
         self.visit_bounds = bounds;
     }
 
-    /// Has `tell` told of damage ([`StoreError::Corrupt`]) that a reader or a flusher finds, besides its own caller, each time, and from
-    /// the thread that found it: the member must stop. Who applies or collects says so itself.
-    pub fn on_damage(&self, tell: impl Fn(StoreError) + Send + Sync + 'static) {
-        self.shared.damage.tell(tell);
+    /// Sets a callback for damage ([`StoreError::Corrupt`]) that a reader or a flusher finds. It is
+    /// called each time, on the thread that found it, in addition to the error for the caller: the
+    /// member must stop. The applier and the collector return damage themselves.
+    pub fn on_damage(&self, report: impl Fn(StoreError) + Send + Sync + 'static) {
+        self.shared.damage.set(report);
     }
 
-    /// Reads beside `apply`, from any thread.
+    /// A reader for use concurrently with `apply`, on any thread.
     #[must_use]
     pub fn reader(&self) -> Reader<S> {
         Reader::new(Arc::clone(&self.shared))
     }
 
-    /// Collects garbage beside `apply`, from any thread.
+    /// A garbage collector for use concurrently with `apply`, on any thread.
     #[must_use]
     pub fn collector(&self) -> Collector<S> {
         Collector::new(Arc::clone(&self.shared))
     }
 
-    /// Flushes beside `apply`, from any thread.
+    /// A flusher for use concurrently with `apply`, on any thread.
     #[must_use]
     pub fn flusher(&self) -> Flusher<S> {
         Flusher {
@@ -258,15 +266,12 @@ impl<S: Store> StateMachine<S> {
     }
 
     /// See [`Flusher::flush`].
-    ///
-    /// # Errors
-    /// If the store fails.
     pub fn flush(&self) -> Result<Index, StoreError> {
         self.flusher().flush()
     }
 }
 
-/// Makes applied entries durable, so that the log may forget them.
+/// Makes applied entries durable, so that the log may drop them.
 #[derive(Debug)]
 pub struct Flusher<S> {
     pub(super) shared: Arc<Shared<S>>,
@@ -281,42 +286,37 @@ impl<S> Clone for Flusher<S> {
 }
 
 impl<S: Store> Flusher<S> {
-    /// Makes everything durable that was applied before the call. Returns the index up to which the log
-    /// is no longer needed for it.
-    ///
-    /// # Errors
-    /// If the store fails.
+    /// Makes everything durable that was applied before the call. Returns the index up to which the
+    /// log is no longer needed for it.
     pub fn flush(&self) -> Result<Index, StoreError> {
-        // Read first: what is applied while the flush runs may not be part of it.
+        // Read first: what is applied during the flush may not be part of it.
         let applied = self.shared.applied_index();
-        self.shared.told(self.shared.store.flush())?;
+        self.shared.reported(self.shared.store.flush())?;
         Ok(match planted!(FlushedReadAfterwards) {
             true => self.shared.applied_index(),
             false => applied,
         })
     }
 
-    /// Asks the store itself for something that it does beside `apply`, such as a checkpoint of the
-    /// state behind some entry applied during or before the call.
+    /// Runs `ask` on the store itself, concurrently with `apply`, for example to make a checkpoint
+    /// of the state after some entry applied during or before the call.
     ///
     /// # Errors
-    /// What `ask` returns; a store that reports damage is known as damaged from then on.
+    ///
+    /// Those of `ask`; damage is reported to the member too.
     pub fn with_store<T>(
         &self,
         ask: impl FnOnce(&S) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        self.shared.told(ask(&self.shared.store))
+        self.shared.reported(ask(&self.shared.store))
     }
 
     /// See [`Store::reclaim`].
-    ///
-    /// # Errors
-    /// If there was no room after all, or the store fails.
     pub fn reclaim(&self, free_bytes: u64) -> Result<Reclaimed, StoreError> {
         self.shared.store.reclaim(free_bytes)
     }
 
-    /// How much space a flush takes at most.
+    /// The maximum space that a flush takes.
     #[must_use]
     pub fn unflushed_bytes(&self) -> u64 {
         self.shared.store.unflushed_bytes()
@@ -340,9 +340,9 @@ impl<S> Shared<S> {
         Index(self.applied_index.load(Ordering::Acquire))
     }
 
-    /// Passes on what was read, and tells of damage.
-    pub(super) fn told<T>(&self, read: Result<T, StoreError>) -> Result<T, StoreError> {
-        read.inspect_err(|error| self.damage.note(error))
+    /// Passes a result on, and reports damage.
+    pub(super) fn reported<T>(&self, read: Result<T, StoreError>) -> Result<T, StoreError> {
+        read.inspect_err(|error| self.damage.check(error))
     }
 
     pub(super) fn sessions(&self) -> u64 {
@@ -351,7 +351,8 @@ impl<S> Shared<S> {
 
     fn publish(&self, state: &State) {
         self.sessions.store(state.sessions, Ordering::Relaxed);
-        // Whoever reads one of these finds what was written before it; and who reads a later one, those before it.
+        // Release ordering: a reader of one of these sees what was written before it, and a reader
+        // of a later one sees the earlier ones.
         let order = match planted!(PublishedUnordered) {
             true => Ordering::Relaxed,
             false => Ordering::Release,
@@ -362,7 +363,7 @@ impl<S> Shared<S> {
     }
 }
 
-/// Writes the first records of an empty store.
+/// Initializes an empty store.
 fn begin<S: Store>(store: &S) -> Result<(), StoreError> {
     let mut cursor = store.cursor(Scope::Between(Vec::new()..vec![0xff; 16]));
     cursor.seek(&[])?;

@@ -1,20 +1,21 @@
-//! What keys that changed lately are now, without their values: most changes are of such keys, and need not be
-//! looked up in the store.
+//! The current state of recently changed keys, without their values: most changes are of such keys,
+//! and need no read of the store.
 //!
-//! Two generations of a bounded size. The young one takes what is learnt; when it is full it becomes the old one, and
-//! what was old is forgotten. So a key stays as long as it is used once in a generation.
+//! There are two generations of a bounded size. New knowledge goes into the young one; when that is
+//! full it becomes the old one, and the old one is dropped. So a key stays as long as it is used
+//! once in a generation.
 
 use super::KeyValue;
 use bytes::Bytes;
 use dengine_types::Revision;
 use std::collections::HashMap;
 
-/// What one generation may hold, in bytes.
+/// The maximum size of one generation, in bytes.
 const GENERATION_BYTES: usize = 8 << 20;
-/// What a key costs besides its own bytes, roughly: its record and its part of the table.
+/// The approximate cost of a key besides its own bytes: its record and its part of the table.
 const OVERHEAD_BYTES: usize = 96;
 
-/// A key as it is now.
+/// The current state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recent {
     /// It exists; see [`KeyValue`].
@@ -24,12 +25,11 @@ pub(super) enum Recent {
         version: u64,
         ttl_ms: u64,
     },
-    /// It does not exist.
     Absent,
 }
 
 impl Recent {
-    /// Of a key that exists, or does not.
+    /// The state of a key that has this pair, or does not exist.
     pub(super) fn of(kv: Option<&KeyValue>) -> Self {
         kv.map_or(Self::Absent, |kv| Self::Live {
             create_revision: kv.create_revision,
@@ -60,7 +60,8 @@ impl Recent {
     }
 }
 
-/// What is known of keys. Whoever changes a key must say so with [`Self::learn`], or what is known becomes false.
+/// A cache of current keys. Every change of a key must be recorded with [`Self::learn`], or the
+/// cache becomes wrong.
 #[derive(Debug, Default)]
 pub(super) struct RecentKeys {
     young: HashMap<Box<[u8]>, Recent>,
@@ -69,7 +70,7 @@ pub(super) struct RecentKeys {
 }
 
 impl RecentKeys {
-    /// What a key is now, if that is known.
+    /// The current state of a key, if it is cached.
     pub(super) fn get(&mut self, key: &[u8]) -> Option<Recent> {
         if let Some(known) = self.young.get(key) {
             return Some(*known);
@@ -79,7 +80,7 @@ impl RecentKeys {
         Some(known)
     }
 
-    /// Takes note of what a key is now.
+    /// Records the current state of a key.
     pub(super) fn learn(&mut self, key: &[u8], now: Recent) {
         match self.young.get_mut(key) {
             Some(known) => *known = now,
@@ -114,13 +115,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learnt_last_is_known_in_either_generation() {
+    fn the_latest_state_is_known_in_either_generation() {
         let mut keys = RecentKeys::default();
         keys.learn(b"a", live(2));
         keys.old = std::mem::take(&mut keys.young);
         keys.learn(b"a", Recent::Absent);
         assert_eq!(keys.get(b"a"), Some(Recent::Absent));
-        assert!(keys.old.is_empty(), "the old word is gone");
+        assert!(keys.old.is_empty(), "the old state is gone");
         keys.old = std::mem::take(&mut keys.young);
         assert_eq!(keys.get(b"a"), Some(Recent::Absent));
         assert!(

@@ -1,59 +1,59 @@
-//! How much history to keep: says which compaction a leader should propose.
+//! How much history to keep: decides which compaction a leader proposes.
 //!
-//! No clock and no I/O. Every member may [`observe`](Retention::observe) all the time, so that a new leader
-//! knows how old its revisions are; only the leader proposes.
+//! No clock and no I/O. Every member may [`observe`](Retention::observe) all the time, so that a
+//! new leader knows how old its revisions are; only the leader proposes.
 
 use dengine_types::{Moment, Revision};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Into how many parts the duration is cut: history may become so much older than asked for.
+/// The number of samples within the duration: history may become older than configured by the time
+/// between two of them.
 const SAMPLES: u32 = 64;
-/// History may become longer than asked for by this part, so that not every write is followed by a
+/// History may become longer than configured by this part, so that not every write is followed by a
 /// compaction.
 const SLACK: u64 = 16;
 
-/// How much history to keep. Of revisions and duration the one that keeps more counts, as far as `bytes` allows; without either,
-/// all is kept.
+/// How much history to keep. Of revisions and duration the one that keeps more applies, within the
+/// limit of `bytes`; without either, all history is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionSetting {
-    /// The newest so many revisions.
+    /// The number of newest revisions to keep.
     pub revisions: Option<u64>,
-    /// What was to be seen within this time.
+    /// Keep what was visible within this time.
     pub duration: Option<Duration>,
-    /// Of that no more than was written with so many bytes. So what the store occupies has a bound, however fast it is
-    /// written: these bytes, and what was live when they began.
+    /// Keep no more history than was written with this many bytes. It limits the size of the store
+    /// at any rate of writes: these bytes, and what was live when they began.
     pub bytes: Option<u64>,
 }
 
-/// Watches the revision grow.
+/// Tracks the revision over time.
 #[derive(Clone, Debug)]
 pub struct Retention {
     setting: RetentionSetting,
-    /// Oldest first. At most [`SAMPLES`] of them lie within the duration for time, as many within the bytes for these, and one
-    /// before.
+    /// Oldest first. At most [`SAMPLES`] of them are within the duration by time, as many within
+    /// the limit by bytes, and one is before them.
     samples: VecDeque<Sample>,
 }
 
 impl RetentionSetting {
-    /// Whether what was written since may be kept.
+    /// Whether everything written since this sample may be kept.
     fn has_room(&self, since: &Sample, written_bytes: u64) -> bool {
         let kept = written_bytes.saturating_sub(since.written_bytes);
         self.bytes.is_none_or(|bytes| kept <= bytes)
     }
 }
 
-/// The store was at this revision at this time.
+/// The revision of the store at some time.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at: Moment,
     revision: Revision,
-    /// And so much had been written.
+    /// How much had been written by then.
     written_bytes: u64,
 }
 
 impl Retention {
-    /// Keeps what `setting` says.
     #[must_use]
     pub fn new(setting: RetentionSetting) -> Self {
         Self {
@@ -62,7 +62,8 @@ impl Retention {
         }
     }
 
-    /// Takes note of the store's revision, and of how much had been written by then. Call it on every tick, or less often.
+    /// Records the store's revision, and how much had been written by then. Call it on every tick,
+    /// or less often.
     pub fn observe(&mut self, now: Moment, revision: Revision, written_bytes: u64) {
         let RetentionSetting {
             duration, bytes, ..
@@ -71,7 +72,7 @@ impl Retention {
             let late = duration.is_some_and(|it| now.since(last.at) >= it / SAMPLES);
             let grown = written_bytes.saturating_sub(last.written_bytes);
             let much = bytes.is_some_and(|it| grown >= it / u64::from(SAMPLES));
-            // A moment that went back is none of this clock.
+            // A time before the last sample is not of this clock.
             now > last.at && (late || much)
         });
         if wanted {
@@ -81,7 +82,7 @@ impl Retention {
                 written_bytes,
             });
         }
-        // The newest of those that are too old for one of the bounds is the only one of them that is still of use.
+        // Of the samples that are too old for one of the limits only the newest is still needed.
         let is_past = |sample: &Sample| {
             let old = duration.is_some_and(|it| now.since(sample.at) >= it);
             old || !self.setting.has_room(sample, written_bytes)
@@ -90,8 +91,8 @@ impl Retention {
         self.samples.drain(..past.saturating_sub(1));
     }
 
-    /// The revision up to which a leader should compact now, if that is worth it: the store is at
-    /// `revision`, and compacted at `compacted`; so much has been written.
+    /// The revision up to which a leader should compact now, if that is worth it, where the store
+    /// is at `revision`, compacted at `compacted`, and has written `written_bytes`.
     #[must_use]
     pub fn proposal(
         &self,
@@ -113,12 +114,13 @@ impl Retention {
             Some(revisions) if kept >= by_bytes => (revisions / SLACK).max(1),
             _ => 1,
         };
-        // An empty store is at revision 1: there is nothing before it to give up.
+        // An empty store is at revision 1: there is nothing before it to compact.
         let from = compacted.0.max(1);
         (target.0 >= from.saturating_add(step_min)).then_some(target.min(revision))
     }
 
-    /// The first revision since when no more was written than there is room for; 0 if all has room.
+    /// The first revision since which no more was written than the limit; 0 if all of it is within
+    /// the limit.
     fn by_bytes(&self, written_bytes: u64) -> Revision {
         let has_room = |sample: &Sample| self.setting.has_room(sample, written_bytes);
         let first = self.samples.iter().position(has_room);
@@ -129,7 +131,7 @@ impl Retention {
         }
     }
 
-    /// The revision that the store had when the duration began; 0 if nobody looked then.
+    /// The revision at the beginning of the duration; 0 if there is no sample of that time.
     fn by_time(&self, now: Moment, kept: Duration) -> Revision {
         let mut newest_first = self.samples.iter().rev();
         let seen = newest_first.find(|sample| now.since(sample.at) >= kept);
@@ -137,7 +139,7 @@ impl Retention {
     }
 }
 
-/// The first of the newest `kept` revisions; of none, the one that is there now.
+/// The first of the newest `kept` revisions; the current one if none is kept.
 fn by_count(revision: Revision, kept: u64) -> Revision {
     Revision(revision.0.saturating_sub(kept.saturating_sub(1)))
 }
@@ -173,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_setting_all_is_kept() {
+    fn without_settings_all_history_is_kept() {
         let retention = after(setting(None, None), 10_000);
         assert_eq!(proposal(&retention, 10_000, 0), None);
     }
 
     #[test]
-    fn so_many_revisions_are_kept() {
+    fn the_configured_number_of_revisions_is_kept() {
         let retention = setting(Some(100), None);
         assert_eq!(proposal(&retention, 99, 0), None);
         assert_eq!(proposal(&retention, 104, 0), None, "not worth it yet");
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_within_the_duration_is_kept() {
+    fn what_was_visible_within_the_duration_is_kept() {
         let retention = after(setting(None, Some(600)), 599);
         assert_eq!(proposal(&retention, 599, 0), None);
         let retention = after(setting(None, Some(600)), 2000);
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_settings_the_one_that_keeps_more_counts() {
+    fn of_two_settings_the_one_that_keeps_more_applies() {
         let retention = after(setting(Some(10), Some(600)), 2000);
         assert!(proposal(&retention, 2000, 0).expect("old enough") <= 1401);
         let retention = after(setting(Some(1500), Some(600)), 2000);
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_observer_keeps_what_it_did_not_see_age() {
+    fn a_new_observer_keeps_history_of_unknown_age() {
         let mut retention = setting(None, Some(600));
         retention.observe(at(5000), Revision(5001), 0);
         assert_eq!(proposal(&retention, 5000, 0), None);
@@ -229,14 +231,15 @@ mod tests {
         let _ = retention.proposal(Moment(u64::MAX), end, end, u64::MAX);
     }
 
-    /// How fast revisions come, and how long they are.
+    /// A rate of revisions, and their size.
     #[derive(Clone, Copy)]
     struct Load {
         revisions_per_second: u64,
         bytes: u64,
     }
 
-    /// What a put of the README's table writes: `a_put_writes_its_value_and_twice_its_key_and_some_thirty_bytes`.
+    /// What a put of the README's table writes:
+    /// `a_put_writes_its_value_and_twice_its_key_and_some_thirty_bytes`.
     const BENCHMARK_PUT_BYTES: u64 = 345;
 
     const A_MEGABYTE_A_SECOND: Load = Load {
@@ -244,7 +247,8 @@ mod tests {
         bytes: 1_000,
     };
 
-    /// So many seconds of that; proposals are carried out. Returns how many revisions are kept.
+    /// How many revisions are kept after `seconds` of this load, when every proposal is carried
+    /// out.
     fn kept_under(load: Load, setting: RetentionSetting, seconds: u64) -> u64 {
         let mut retention = Retention::new(setting);
         let mut compacted = Revision(0);
@@ -262,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn where_its_bytes_have_room_history_lasts_for_its_time_at_any_rate() {
+    fn within_its_bytes_history_lasts_for_the_duration_at_any_rate() {
         for revisions_per_second in [1_000, 10_000, 48_461] {
             let load = Load {
                 revisions_per_second,
@@ -279,7 +283,8 @@ mod tests {
         }
     }
 
-    /// What docs/operator.md says of the default settings on a volume of 1 GiB, also at the rate of the README's table.
+    /// What docs/operator.md states about the default settings on a volume of 1 GiB, also at the
+    /// rate of the README's table.
     #[test]
     fn at_full_speed_the_bytes_of_a_small_volume_last_for_seconds() {
         let setting = RetentionSetting {
@@ -298,13 +303,13 @@ mod tests {
     }
 
     #[test]
-    fn what_history_takes_has_a_bound() {
+    fn the_size_of_history_is_bounded() {
         let setting = RetentionSetting {
             revisions: Some(1_000_000),
             duration: Some(Duration::from_secs(300)),
             bytes: Some(50_000_000),
         };
-        // 50 seconds of writes, however many revisions and seconds are asked for.
+        // 50 seconds of writes, however many revisions and seconds are configured.
         let kept = kept_under(A_MEGABYTE_A_SECOND, setting, 1_000);
         assert!((48_000..=50_000).contains(&kept), "{kept}");
         let without_time = RetentionSetting {
@@ -320,7 +325,7 @@ mod tests {
         assert_eq!(
             kept_under(A_MEGABYTE_A_SECOND, all, 1_000),
             1_000_001,
-            "nobody asked to compact"
+            "no compaction is proposed"
         );
     }
 }

@@ -1,7 +1,7 @@
-//! Who waits for a member's state to come to a revision: a new revision wakes those who waited for it, and no others, however
-//! many wait for later ones.
+//! Waiting for a member's state to reach a revision: a new revision wakes the tasks that wait for
+//! it, and no others, however many wait for later ones.
 //!
-//! What may not live here: who may wait, for how long, and what tells of a new revision.
+//! What may not live here: who may wait, for how long, and what observes new revisions.
 
 use dengine_planted::planted;
 use dengine_types::Revision;
@@ -12,39 +12,40 @@ use std::pin::Pin;
 use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
-/// All that wait. See [the module](self).
+/// All waiting tasks. See [the module](self).
 #[derive(Debug, Default)]
 pub struct RevisionWaits(Mutex<Waits>);
 
 #[derive(Debug, Default)]
 struct Waits {
-    /// Those who were not reached. Whoever has not been polled yet has no waker.
+    /// Those whose revision was not reached. A task that was not polled yet has no waker.
     entries: BTreeMap<Key, Option<Waker>>,
     /// The number of the last one.
     last: u64,
     ended: bool,
 }
 
-/// What is waited for, and a number.
+/// The awaited revision, and a number.
 type Key = (Revision, u64);
 
-/// One that waits, until this is dropped.
+/// A waiting task, removed when this is dropped.
 struct Entry<'a> {
     all: &'a RevisionWaits,
     key: Key,
 }
 
 impl RevisionWaits {
-    /// Waits until the state covers `wanted`; whether it does, or there is no newer one any more. `now` is asked for the
-    /// revision once, and [`RevisionWaits::advance`] has to be told of each that it would say later.
+    /// Waits until the state covers `wanted`; `false` if no newer revision will come. `now` is
+    /// called once for the current revision; [`RevisionWaits::advance`] has to be called for every
+    /// later one.
     pub async fn reached(&self, wanted: Revision, now: impl Fn() -> Revision) -> bool {
         let early = planted!(LookedBeforeWaiting).then(&now);
         let entry = self.enter(wanted);
-        // Looked at behind it: what comes from now on wakes this.
+        // Read after the task is registered: every later revision wakes it.
         early.unwrap_or_else(now).covers(wanted) || entry.await
     }
 
-    /// Wakes those that a state at this revision covers.
+    /// Wakes the tasks whose revision a state at `now` covers.
     pub fn advance(&self, now: Revision) {
         let mut woken = Vec::new();
         let mut waits = self.lock();
@@ -57,7 +58,7 @@ impl RevisionWaits {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// No newer revision comes, unless this is told to [resume](Self::resume): nobody waits any more.
+    /// Ends all waits, because no newer revision comes until [`resume`](Self::resume).
     pub fn end(&self) {
         let mut waits = self.lock();
         waits.ended = true;
@@ -88,7 +89,7 @@ impl RevisionWaits {
     }
 }
 
-/// Whether it was reached.
+/// Whether the revision was reached.
 impl Future for Entry<'_> {
     type Output = bool;
 
@@ -120,7 +121,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
 
-    /// Counts how often it woke.
+    /// Counts the wake-ups.
     #[derive(Default)]
     struct Woken(AtomicUsize);
 
@@ -140,9 +141,9 @@ mod tests {
         }
     }
 
-    /// All of them were woken by each write, thousands of times a second.
+    /// Every write woke all of them, thousands of times a second.
     #[test]
-    fn a_revision_wakes_those_who_wait_for_it_and_no_others() {
+    fn a_revision_wakes_only_the_tasks_that_wait_for_it() {
         let waits = RevisionWaits::default();
         let now = || Revision(1);
         let woken = [(); 3].map(|()| Arc::<Woken>::default());
@@ -171,14 +172,14 @@ mod tests {
         let mut late = pin!(waits.reached(Revision(9), now));
         assert_eq!(woken[0].poll(late.as_mut()), Poll::Ready(false));
         waits.resume();
-        let mut anew = pin!(waits.reached(Revision(9), now));
-        assert!(woken[0].poll(anew.as_mut()).is_pending());
+        let mut again = pin!(waits.reached(Revision(9), now));
+        assert!(woken[0].poll(again.as_mut()).is_pending());
         waits.advance(Revision(9));
-        assert_eq!(woken[0].poll(anew), Poll::Ready(true));
+        assert_eq!(woken[0].poll(again), Poll::Ready(true));
     }
 
     #[test]
-    fn whoever_leaves_is_forgotten() {
+    fn a_dropped_wait_is_removed() {
         let waits = RevisionWaits::default();
         let woken = Arc::<Woken>::default();
         {

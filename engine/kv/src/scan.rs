@@ -1,4 +1,4 @@
-//! Finds the version of keys that a revision sees.
+//! Finds the versions of keys that are visible at a revision.
 
 use super::layout::{
     Version, corrupt, data_range, put_data_key, put_inverted, split_data_key, user_key, version,
@@ -14,16 +14,15 @@ const STEPS_MAX: usize = 8;
 
 /// What a scan finds of one key.
 pub(super) enum Seen<'a> {
-    /// It exists.
     Live(Found<'a>),
-    /// It was deleted, and history still holds that it was.
+    /// It was deleted, and history still has the deletion.
     Deleted {
-        /// The beginning of its records.
+        /// The prefix of its records.
         prefix: &'a [u8],
-        /// What deleted it.
+        /// The revision that deleted it.
         revision: Revision,
     },
-    /// Its newest version is of a later revision; an older one, if there is one, follows.
+    /// Its newest version is of a later revision; an older one may follow.
     Later,
 }
 
@@ -38,17 +37,15 @@ pub(super) struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// What the pair would add to a response, roughly.
+    /// The approximate size that the pair adds to a response.
     pub(super) fn size_bytes(&self, keys_only: bool) -> usize {
         self.prefix.len() + if keys_only { 0 } else { self.value.len() }
     }
 
-    /// Length of the value.
     pub(super) fn value_bytes(&self) -> usize {
         self.value.len()
     }
 
-    /// The user's key.
     pub(super) fn key(&self) -> Result<Bytes, StoreError> {
         user_key(self.prefix).map(Bytes::from)
     }
@@ -70,8 +67,8 @@ impl Found<'_> {
     }
 }
 
-/// The version of one key that `at` sees, through a cursor of scope [`Scope::OneKey`]. `buffer` is
-/// scratch space that saves an allocation.
+/// The version of one key that is visible at `at`, through a cursor of scope [`Scope::OneKey`].
+/// `buffer` is scratch space that saves an allocation.
 pub(super) fn find<'c, C: Cursor>(
     cursor: &'c mut C,
     buffer: &mut Vec<u8>,
@@ -86,7 +83,8 @@ pub(super) fn find<'c, C: Cursor>(
         .map_or(Ok(None), |(key, record)| live(key, record))
 }
 
-/// A way through the live versions of a range. It sees the store as it was when the scan was made.
+/// An iteration over the live versions of a range. It sees the store as it was at the creation of
+/// the scan.
 pub(super) struct Scan<'k, C> {
     cursor: C,
     way: Way<'k>,
@@ -119,9 +117,9 @@ impl<'k, C: Cursor> Scan<'k, C> {
         }
     }
 
-    /// Shows every key, as `at` sees it, in the order of the keys, until `visit` has seen enough. Keys that do not
-    /// exist are shown too where that takes time, so that whoever counts what is shown bounds the time. Says how many
-    /// [were not](Cursor::stepped_over).
+    /// Visits every key, as of `at`, in the order of the keys, until `visit` breaks. Deleted keys
+    /// are visited too where skipping them takes time, so that a caller that counts visits bounds
+    /// the time. Returns how many records were [not visited](Cursor::stepped_over).
     pub(super) fn run(
         mut self,
         at: Revision,
@@ -162,7 +160,8 @@ fn walk(
         if is_later {
             put_inverted(&mut target, at);
         } else {
-            // Behind all versions of this key: the terminator ends in 0, and what follows it is lower.
+            // After all versions of this key: the terminator ends in 0, and what follows it is
+            // lower.
             *target.last_mut().expect("a prefix is never empty") += 1;
         }
         advance(cursor, &target)?;
@@ -170,7 +169,7 @@ fn walk(
     Ok(())
 }
 
-/// Moves forward to the first record at or behind `target`.
+/// Moves forward to the first record at or after `target`.
 fn advance(cursor: &mut impl Cursor, target: &[u8]) -> Result<(), StoreError> {
     for _ in 0..STEPS_MAX {
         cursor.next()?;
@@ -181,10 +180,12 @@ fn advance(cursor: &mut impl Cursor, target: &[u8]) -> Result<(), StoreError> {
     cursor.seek(target)
 }
 
-/// Reads a record of a version; `None` if it is a tombstone.
+/// Decodes the record of a version; `None` if it is a tombstone.
 ///
 /// # Errors
-/// If it is not one, or its numbers contradict each other: the next put counts on from them.
+///
+/// If it is not one, or its numbers contradict each other, because the next put continues from
+/// them.
 pub(super) fn live<'a>(key: &'a [u8], record: &'a [u8]) -> Result<Option<Found<'a>>, StoreError> {
     let (prefix, revision) = split_data_key(key)?;
     let Version::Live {

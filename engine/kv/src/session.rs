@@ -1,8 +1,8 @@
-//! One client session: which of its commands were applied, and which answers are kept.
+//! One client session: which of its commands were applied, and which replies are stored.
 //!
-//! The client numbers its commands. Above the mark up to which it has acknowledged answers, every answer
-//! is kept, so a command that comes again gets the answer it had. What a session keeps is bounded: a
-//! client that acknowledges nothing is refused, before anything of its command is applied.
+//! The client numbers its commands. Replies above the acknowledged sequence are stored, so a
+//! repeated command gets the same reply. The storage of a session is limited: commands of a client
+//! that acknowledges nothing are refused before anything of them is applied.
 
 use super::store::StoreError;
 use super::{Refusal, SESSION_BYTES_MAX, SESSION_REPLIES_MAX};
@@ -11,26 +11,24 @@ use dengine_types::{Index, SessionId};
 use prost::Message as _;
 use std::collections::BTreeMap;
 
-/// A session as the store holds it, besides the answers themselves.
+/// A session as stored, besides the replies themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Session {
     pub(super) ttl_ms: u64,
     /// The last entry that used it.
     pub(super) last_used: Index,
-    /// The client has the answers to all commands up to here.
+    /// The client has the replies to all commands up to here.
     pub(super) acknowledged: u64,
-    /// Size of every answer that is kept, by the command's sequence. All of them above `acknowledged`.
+    /// Size of every stored reply, by the command's sequence. All of them are above `acknowledged`.
     pub(super) replies: BTreeMap<u64, u64>,
 }
 
 /// What to do with a command of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// It is new.
     Apply,
-    /// It was applied; its answer is kept.
+    /// It was applied; its reply is stored.
     Repeat,
-    /// It must not be applied.
     Refuse(Refusal),
 }
 
@@ -43,8 +41,7 @@ impl Session {
         }
     }
 
-    /// Takes note that the client has all answers up to `sequence`. Returns those that need no longer be
-    /// kept.
+    /// Records that the client has all replies up to `sequence`. Returns those that can be dropped.
     pub(super) fn acknowledge(&mut self, sequence: u64) -> Vec<u64> {
         self.acknowledged = self.acknowledged.max(sequence);
         let mut dropped = Vec::new();
@@ -67,8 +64,8 @@ impl Session {
         if self.replies.contains_key(&sequence) && !planted!(RepeatAppliedAgain) {
             return Admission::Repeat;
         }
-        // The client can acknowledge nothing before it has the answer to its oldest open command, so that one
-        // is never refused; there is only one such, which keeps the bound.
+        // The client can acknowledge nothing before it has the reply to its oldest open command, so
+        // that one is never refused; there is only one such, so the limit holds.
         let oldest = sequence == self.acknowledged + 1;
         let bytes = self.reply_bytes();
         if !oldest && (self.replies.len() >= SESSION_REPLIES_MAX || bytes >= SESSION_BYTES_MAX) {
@@ -80,14 +77,13 @@ impl Session {
         Admission::Apply
     }
 
-    /// Size of all answers that are kept.
+    /// Size of all stored replies.
     pub(super) fn reply_bytes(&self) -> u64 {
-        // The record may be damaged.
+        // Saturating, because the record may be damaged.
         let sizes = self.replies.values();
         sizes.fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// The record in the store.
     pub(super) fn encode(&self) -> Vec<u8> {
         let replies = self.replies.iter();
         SessionRecord {
@@ -101,10 +97,7 @@ impl Session {
         .encode_to_vec()
     }
 
-    /// Reads the record in the store.
-    ///
-    /// # Errors
-    /// If it is not one.
+    /// Decodes the record in the store.
     pub(super) fn decode(id: SessionId, record: &[u8]) -> Result<Self, StoreError> {
         let record = SessionRecord::decode(record)
             .map_err(|error| StoreError::Corrupt(format!("session {id}: {error}")))?;

@@ -1,5 +1,5 @@
-//! What the comparisons and reads of a batch mean, whoever looks: the one who applies it, or a reader if it changes
-//! nothing.
+//! The meaning of the comparisons and reads of a batch, shared by the applier and, for a batch that
+//! changes nothing, a reader.
 
 use super::scan::Found;
 use super::store::StoreError;
@@ -10,19 +10,18 @@ use dengine_types::Revision;
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
-/// What a pair costs in an answer besides its key and value, roughly.
+/// The approximate cost of a pair in an answer besides its key and value.
 const PAIR_OVERHEAD_BYTES: usize = 32;
 
-/// A key that exists.
 pub(super) enum Live<'a> {
-    /// As the store has it.
+    /// As it is in the store.
     Stored(Bytes, &'a Found<'a>),
-    /// As a step has made it that is not written yet.
+    /// As a step has changed it, not written yet.
     Changed(&'a KeyValue),
 }
 
 impl Live<'_> {
-    /// A copy. Without its value unless that is wanted, or costs nothing.
+    /// A copy; without its value unless that is wanted, or free.
     pub(super) fn to_key_value(&self, with_value: bool) -> KeyValue {
         match self {
             Self::Stored(key, found) => found.to_key_value(key.clone(), with_value),
@@ -30,8 +29,8 @@ impl Live<'_> {
         }
     }
 
-    /// What it adds to an answer. Equal on all members, so whether the step or the store has the key
-    /// must not matter.
+    /// The size that it adds to an answer. Equal on all members, so it must not depend on whether
+    /// the step or the store has the key.
     pub(super) fn size_bytes(&self, keys_only: bool) -> usize {
         let (key, value) = match self {
             Self::Stored(key, found) => (key.len(), found.value_bytes()),
@@ -43,15 +42,14 @@ impl Live<'_> {
 
 /// A key that a range visits.
 pub(super) enum Visited<'a> {
-    /// It exists.
     Live(Live<'a>),
-    /// It has so many bytes and was deleted by this revision.
+    /// Deleted by this revision; its records have this many bytes.
     Deleted(usize, Revision),
 }
 
 impl Visited<'_> {
-    /// What the visit counts for; `None` for a deleted key that history need not hold any more, for then it is a matter
-    /// of chance which member still has it.
+    /// The size that the visit counts; `None` for a deleted key that history need not have any
+    /// more, because members differ in which of these they still have.
     pub(super) fn cost_bytes(&self, compacted: Revision) -> Option<usize> {
         match self {
             Self::Live(live) => Some(live.size_bytes(false)),
@@ -62,11 +60,10 @@ impl Visited<'_> {
     }
 }
 
-/// A read of a batch.
 #[derive(Clone, Copy)]
 pub(super) struct Get<'a> {
     pub(super) keys: &'a KeyRange,
-    /// 0: none.
+    /// 0 for no limit.
     pub(super) limit: u64,
     pub(super) keys_only: bool,
     pub(super) count_only: bool,
@@ -92,16 +89,16 @@ impl<'a> Get<'a> {
     }
 }
 
-/// A state that a batch looks at.
+/// A state that a batch reads.
 pub(super) trait View {
-    /// Why it does not show itself.
+    /// Why a read fails.
     type Error: From<StoreError>;
 
-    /// A key as it is now, with its value only if that is wanted or free.
+    /// The current pair of a key, with its value if that is wanted or free.
     fn newest(&mut self, key: &Bytes, with_value: bool) -> Result<Option<KeyValue>, Self::Error>;
 
-    /// Shows every key of a range that exists now, in order, until `visit` has seen enough, or as many as [`Visits`] has
-    /// room for.
+    /// Visits every existing key of a range, in order, until `visit` breaks or the limit of
+    /// [`Visits`] is reached.
     fn visit_live(
         &mut self,
         keys: &KeyRange,
@@ -111,7 +108,7 @@ pub(super) trait View {
     /// What ranges have visited.
     fn visits(&self) -> &Visits;
 
-    /// The place of the first comparison that does not hold; none if all do.
+    /// The position of the first comparison that does not hold, if any.
     fn first_that_fails(&mut self, compares: &[Compare]) -> Result<Option<usize>, Self::Error> {
         for (at, compare) in compares.iter().enumerate() {
             if !self.holds(compare)? {
@@ -144,8 +141,8 @@ pub(super) trait View {
         })
     }
 
-    /// Reads a range. `room` is what all reads of the batch may still return; the pair that exceeds it is
-    /// the last one.
+    /// Reads a range. `room` is what all reads of the batch may still return; the pair that exceeds
+    /// it is the last one.
     fn get(&mut self, get: Get<'_>, room: &mut usize) -> Result<BatchAnswer, Self::Error> {
         let limit = match get.limit {
             _ if get.count_only => 0,
@@ -187,7 +184,7 @@ fn holds_for(compare: &Compare, kv: Option<&KeyValue>) -> bool {
         (CompareTarget::CreateRevision(wanted), _) => revision(|kv| kv.create_revision).cmp(wanted),
         (CompareTarget::ModRevision(wanted), _) => revision(|kv| kv.mod_revision).cmp(wanted),
         (CompareTarget::Value(wanted), Some(kv)) => kv.value.cmp(wanted),
-        // There is no way to write down a value that does not exist.
+        // A missing value can not be expressed.
         (CompareTarget::Value(_), None) => return false,
     };
     match compare.relation {

@@ -1,6 +1,7 @@
-//! How much the ranges of one command visit. Whoever applies an entry waits for nothing and can't be stopped, so this
-//! needs a bound; and every member has to come to the same end, so the bound counts what all of them have, however
-//! their stores lie on disk: each key that exists, and each deleted one that history still holds.
+//! How much the ranges of one command visit. The application of an entry can't be stopped, so it
+//! needs a limit; and every member must reach the same result, so the limit counts only what all of
+//! them have, however their stores are laid out: each existing key, and each deleted one that
+//! history still has.
 
 use super::{RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, Refusal};
 use std::ops::ControlFlow;
@@ -9,22 +10,21 @@ use std::ops::ControlFlow;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Visits {
     had: VisitBounds,
-    /// `None`: all they like.
+    /// `None`: no limit.
     bounds: Option<VisitBounds>,
     exceeded: bool,
 }
 
-/// How much one command may visit.
+/// The limits of one command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VisitBounds {
-    /// Keys.
     pub(super) keys: usize,
-    /// Bytes of these keys, their values, and some for each.
+    /// Bytes of these keys and their values, plus an overhead for each.
     pub(super) bytes: usize,
 }
 
 impl VisitBounds {
-    /// What is part of what commands mean.
+    /// The limits that are part of the meaning of commands.
     pub(super) const ALL: Self = Self {
         keys: RANGE_VISIT_KEYS_MAX,
         bytes: RANGE_VISIT_BYTES_MAX,
@@ -32,10 +32,10 @@ impl VisitBounds {
 }
 
 impl Visits {
-    /// Of a command that was encoded before there was a bound.
+    /// For commands that were encoded before there was a limit.
     pub(super) const UNBOUNDED: Self = Self::new(None);
 
-    /// Of every other command.
+    /// For all other commands.
     pub(super) const fn within(bounds: VisitBounds) -> Self {
         Self::new(Some(bounds))
     }
@@ -48,7 +48,7 @@ impl Visits {
         }
     }
 
-    /// Takes note of one more key, with its value. Breaks if that is too much.
+    /// Counts one more key, with its value. Breaks beyond the limit.
     pub(super) fn add(&mut self, bytes: usize) -> ControlFlow<()> {
         let had = VisitBounds {
             keys: self.had.keys + 1,
@@ -68,7 +68,7 @@ impl Visits {
         self.had.keys.max(self.had.bytes >> 10)
     }
 
-    /// Whether a read goes on to count what it does not return, as it did before there was a bound.
+    /// Whether a read counts what it does not return, as it did before there was a limit.
     pub(super) fn count_all(&self) -> bool {
         self.bounds.is_none()
     }

@@ -8,8 +8,8 @@
 //! # What survives, and what is refused
 //! - After a crash or a power loss everything that was synced is there. Later appends are there up
 //!   to some batch.
-//! - A *batch* is the unit of the checksum. It names its segment's epoch (so bytes of an earlier use
-//!   of a recycled file are never taken for a batch), the checksum of the batch before it, and how
+//! - A *batch* is the unit of the checksum. It names its segment's epoch (so bytes of an earlier
+//!   use of a recycled file are never taken for a batch), the checksum of the batch before it, and how
 //!   far the segment was durable when it was written.
 //! - Where the chain of batches ends, the rest of the last segment is searched. A whole batch that
 //!   was written when the broken place was already durable proves that something acknowledged was

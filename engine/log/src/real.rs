@@ -236,7 +236,7 @@ mod tests {
             )
         };
         disk.directory.sync(|_| Err(broken())).unwrap_err();
-        let told = disk.sync_dir().unwrap_err();
-        assert_eq!(told.to_string(), broken().to_string());
+        let reported = disk.sync_dir().unwrap_err();
+        assert_eq!(reported.to_string(), broken().to_string());
     }
 }

@@ -1,4 +1,4 @@
-//! Several operations as one, after comparisons: what etcd calls a transaction.
+//! Several operations in one command, after comparisons: a transaction of etcd.
 
 use crate::KeyRange;
 use bytes::Bytes;
@@ -6,10 +6,10 @@ use dengine_types::Revision;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-/// If all of `compares` hold, does `then`, otherwise `otherwise`, in order, in at most one revision.
+/// Does `then` if all of `compares` hold, else `otherwise`, in order, in at most one revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// All of them have to hold; none: they do.
+    /// All of them have to hold; an empty list holds.
     pub compares: Vec<Compare>,
     /// What to do if they hold.
     pub then: Vec<BatchOperation>,
@@ -17,96 +17,86 @@ pub struct Batch {
     pub otherwise: Vec<BatchOperation>,
 }
 
-/// A question about keys as they are before the batch.
+/// A comparison with keys as they are before the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compare {
-    /// Holds if it holds for every key of the range that exists. If none does, numbers compare as 0, and
-    /// a comparison of values never holds.
+    /// The comparison has to hold for every existing key of the range. If none exists, numbers
+    /// compare as 0, and a comparison of values does not hold.
     pub keys: KeyRange,
-    /// How what the key has has to relate to `target`.
+    /// How the attribute of the key has to relate to `target`.
     pub relation: Relation,
-    /// Which part of the key, and what it is held against.
+    /// The attribute of the key, and the operand.
     pub target: CompareTarget,
 }
 
-/// How two things relate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
-    /// They are the same.
     Equal,
-    /// They differ.
     NotEqual,
-    /// The key's is the greater one.
     Greater,
-    /// The key's is the lesser one.
     Less,
 }
 
-/// What a key is compared by, and with what.
+/// The attribute of a key, and the operand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CompareTarget {
-    /// How often it was changed; 0: it does not exist.
+    /// How often the key was changed; 0 if it does not exist.
     Version(u64),
-    /// What created it; 0: it does not exist.
+    /// The revision that created it; 0 if it does not exist.
     CreateRevision(Revision),
-    /// What last changed it; 0: it does not exist.
+    /// The revision that last changed it; 0 if it does not exist.
     ModRevision(Revision),
     /// Its value, byte by byte.
     Value(Bytes),
 }
 
-/// One operation of a batch. It sees what those before it did.
+/// One operation of a batch. It sees the effects of those before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchOperation {
     /// As [`Command::Put`](super::Command::Put).
     Put {
-        /// The key.
         key: Bytes,
-        /// Its new value.
         value: Bytes,
-        /// Answer with the pair as it was before.
+        /// Return the pair before the change.
         prev_kv: bool,
         /// 0: never expires.
         ttl_ms: u64,
     },
     /// As [`Command::Delete`](super::Command::Delete).
     Delete {
-        /// Which.
         keys: KeyRange,
-        /// Answer with the pairs that were deleted.
+        /// Return the deleted pairs.
         prev_kv: bool,
     },
-    /// Reads a range, as the newest revision has it. All reads of a batch together return at most
-    /// [`BATCH_READ_BYTES_MAX`](crate::BATCH_READ_BYTES_MAX) of pairs, and say when there is more.
+    /// Reads a range at the newest revision. All reads of a batch together return at most
+    /// [`BATCH_READ_BYTES_MAX`](crate::BATCH_READ_BYTES_MAX) of pairs, and report when there is
+    /// more.
     Get {
-        /// Which.
         keys: KeyRange,
-        /// Return at most so many pairs; 0: no such bound.
+        /// The maximum number of pairs; 0 for no limit.
         limit: u64,
-        /// Leave out the values.
         keys_only: bool,
-        /// Leave out the pairs.
         count_only: bool,
     },
 }
 
 impl Batch {
-    /// A key that one list of operations would change twice: put twice, or put and deleted. The order of
-    /// such changes within one revision would mean nothing, so the batch is refused, as in etcd, whichever
-    /// of the lists would be done. Deleting twice is harmless.
+    /// A key that one list of operations would change twice: put twice, or put and deleted. The
+    /// order of such changes within one revision would be undefined, so the batch is refused, as in
+    /// etcd, whichever list would be done. Deleting twice is harmless.
     #[must_use]
     pub fn duplicate_key(&self) -> Option<&Bytes> {
         duplicate_key(&self.then).or_else(|| duplicate_key(&self.otherwise))
     }
 
-    /// Whether neither list changes anything, whatever the comparisons come to.
+    /// Whether neither list changes anything, whatever the result of the comparisons.
     #[must_use]
     pub fn reads_only(&self) -> bool {
         let mut operations = self.then.iter().chain(&self.otherwise);
         operations.all(|operation| matches!(operation, BatchOperation::Get { .. }))
     }
 
-    /// All that it compares, reads and deletes.
+    /// The ranges that it compares, reads and deletes.
     pub(super) fn keys(&self) -> impl Iterator<Item = &KeyRange> {
         let operations = self.then.iter().chain(&self.otherwise);
         let of_operations = operations.filter_map(|operation| match operation {
@@ -135,7 +125,7 @@ fn duplicate_key(operations: &[BatchOperation]) -> Option<&Bytes> {
     }
     operations.iter().find_map(|operation| match operation {
         BatchOperation::Delete { keys, .. } => {
-            // Only the first key at or behind the start can be the first one inside.
+            // Only the first key at or after the start can be in the range.
             let from = (Bound::Included(keys.start()), Bound::Unbounded);
             let first = puts.range::<Bytes, _>(from).next().copied();
             first.filter(|key| keys.contains(key))

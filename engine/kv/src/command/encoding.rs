@@ -1,4 +1,4 @@
-//! Requests as protobuf messages in the log. `docs/formats.md` describes them; keep both equal.
+//! Requests as protobuf messages in the log. `docs/formats.md` describes the same messages.
 
 use super::records::{
     BatchRecord, CompareAndSwapRecord, CompareRecord, DeleteRecord, EndRecord, ExpectedRecord,
@@ -16,7 +16,7 @@ use dengine_types::{Index, Revision, SessionId};
 use prost::Message as _;
 
 impl Request {
-    /// The data of a log entry, as members that read `version` read it.
+    /// Encodes the data of a log entry in `version`.
     #[must_use]
     pub fn encode(self, version: CommandVersion) -> Bytes {
         let record = RequestRecord::from(self);
@@ -28,16 +28,17 @@ impl Request {
         data.freeze()
     }
 
-    /// Reads the data of a log entry, and with it the version that says what it means. Keys and values share its
-    /// memory.
+    /// Decodes the data of a log entry, with its version, which decides what it means. Keys and
+    /// values share its memory.
     ///
     /// # Errors
-    /// The outer one if a newer program wrote it, the inner one if it is no command at all.
+    ///
+    /// The outer one if a newer program wrote it, the inner one if it is not a command at all.
     pub fn decode(data: Bytes) -> Result<Result<LoggedRequest, CommandError>, StoreError> {
         Self::decode_up_to(CommandVersion::CURRENT, data)
     }
 
-    /// As [`Self::decode`], for a program that reads no more than `reads_max`.
+    /// Like [`Self::decode`], for a program that reads versions up to `reads_max` only.
     pub(crate) fn decode_up_to(
         reads_max: CommandVersion,
         mut data: Bytes,

@@ -1,9 +1,9 @@
-//! What the data of a [`Command`](dengine_types::EntryKind::Command) entry holds: a [`Request`].
+//! The data of a [`Command`](dengine_types::EntryKind::Command) entry: a [`Request`].
 //!
-//! One byte of format version, then a protobuf message (`encoding.rs`). Protobuf readers skip fields
-//! they do not know, which members of one cluster must never do with a command: whoever adds a field or
-//! a kind raises the version, and members that do not know that version stop instead of applying
-//! something else. Older versions keep their meaning for ever (`version.rs`).
+//! One byte of format version, then a protobuf message (`encoding.rs`). Protobuf readers skip
+//! unknown fields, which members of one cluster must never do with a command: a new field or kind
+//! of command needs a new version, and members that do not know that version stop instead of
+//! applying something else. Older versions keep their meaning permanently (`version.rs`).
 
 mod batch;
 mod encoding;
@@ -17,34 +17,34 @@ use super::KeyRange;
 use bytes::Bytes;
 use dengine_types::{Index, Revision, SessionId};
 
-/// A command and who may repeat it.
+/// A command, and the session that makes it safe to repeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Makes the command safe to repeat. `None`: applied as often as it was proposed. Only commands of
-    /// [`Command::may_be_stamped`] may carry one.
+    /// Makes the command safe to repeat. Without it the command is applied as often as it was
+    /// proposed. Only commands of [`Command::may_be_stamped`] may have one.
     pub session: Option<SessionStamp>,
     /// What to do.
     pub command: Command,
 }
 
-/// A request as the log holds it.
+/// A request as decoded from the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedRequest {
-    /// In which it was written; says what the request means.
+    /// The version in which it was written, which decides what it means.
     pub version: CommandVersion,
-    /// What was written.
     pub request: Request,
 }
 
-/// Names one command of one client, however often it is proposed.
+/// Identifies one command of one client, however often it is proposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionStamp {
     /// The client's session, from [`Outcome::SessionOpened`](super::Outcome::SessionOpened).
     pub id: SessionId,
-    /// Names the command within the session; the client counts from 1 and uses no number for two commands.
+    /// Identifies the command within the session; the client counts from 1 and uses no number for
+    /// two commands.
     pub sequence: u64,
-    /// The client has the answers to all commands up to here, and repeats none of them. Always below
-    /// `sequence`.
+    /// The client has the answers to all commands up to this one, and repeats none of them. Always
+    /// below `sequence`.
     pub acknowledged: u64,
 }
 
@@ -53,81 +53,65 @@ pub struct SessionStamp {
 pub enum Command {
     /// Sets a key.
     Put {
-        /// The key.
         key: Bytes,
-        /// Its new value.
         value: Bytes,
-        /// Answer with the pair as it was before.
+        /// Return the pair before the change.
         prev_kv: bool,
-        /// The key may be expired so many milliseconds after this put; 0: never. Takes the place of what
-        /// an earlier put said.
+        /// The key expires this many milliseconds after the put; 0 for never. Replaces the time to
+        /// live of earlier puts.
         ttl_ms: u64,
     },
     /// Deletes keys.
     Delete {
-        /// Which.
         keys: KeyRange,
-        /// Answer with the pairs that were deleted.
+        /// Return the deleted pairs.
         prev_kv: bool,
     },
     /// Sets a key if it is in the expected state.
     CompareAndSwap {
-        /// The key.
         key: Bytes,
-        /// What it must be.
+        /// The required state of the key.
         expected: Expected,
-        /// Its new value.
         value: Bytes,
         /// As in [`Self::Put`].
         ttl_ms: u64,
     },
-    /// Compares, and then does one or another list of operations, all in one revision.
+    /// Compares, and then does one of two lists of operations, all in one revision.
     Batch(Batch),
-    /// Gives up history: afterwards nothing can be read or watched below this revision.
+    /// Compacts history: afterwards nothing can be read or watched below this revision.
     Compact {
         /// The first revision that stays readable.
         revision: Revision,
     },
     /// Opens a session.
     OpenSession {
-        /// The session may be expired when it was not used for so many milliseconds.
+        /// The session expires when it was not used for this many milliseconds.
         ttl_ms: u64,
     },
-    /// Uses a session without doing anything.
-    KeepAlive {
-        /// Which.
-        session: SessionId,
-    },
-    /// Ends a session, with all replies that were kept for it.
-    CloseSession {
-        /// Which.
-        session: SessionId,
-    },
-    /// Ends a session if it was not used since. The leader proposes it, after its own clock.
+    /// Counts as a use of the session, and does nothing else.
+    KeepAlive { session: SessionId },
+    /// Ends a session, and drops its stored replies.
+    CloseSession { session: SessionId },
+    /// Ends a session if it was not used since. The leader proposes it, by its own clock.
     ExpireSession {
-        /// Which.
         session: SessionId,
-        /// [`SessionInfo::last_used`](super::SessionInfo::last_used) as the leader saw it.
+        /// [`SessionInfo::last_used`](super::SessionInfo::last_used) as the leader has read it.
         last_used: Index,
     },
-    /// Deletes those of these keys that were not changed since. The leader proposes it, after its own
+    /// Deletes those of these keys that were not changed since. The leader proposes it, by its own
     /// clock.
-    ExpireKeys {
-        /// Which.
-        keys: Vec<ExpiredKey>,
-    },
+    ExpireKeys { keys: Vec<ExpiredKey> },
 }
 
-/// A key whose time is over, unless it was changed since.
+/// A key whose time to live is over, unless it was changed since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpiredKey {
-    /// The key.
     pub key: Bytes,
-    /// The revision of the put that gave it the time that is over.
+    /// The revision of the put whose time to live is over.
     pub mod_revision: Revision,
 }
 
-/// The state in which a compare-and-swap wants the key.
+/// The state of a key that a compare-and-swap requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// Last changed by this revision; `Revision(0)`: absent.
@@ -136,20 +120,20 @@ pub enum Expected {
     Value(Bytes),
 }
 
-/// Why bytes are not a command. Every member finds the same, so the entry is refused, not fatal.
+/// Why bytes are not a command. All members decode the same, so the entry is refused, not fatal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// Not even a message.
+    /// Not a message.
     #[error("the entry does not hold a command: {0}")]
     Malformed(String),
-    /// A message that leaves open what to do.
+    /// A message with a missing field.
     #[error("the command lacks its {0}")]
     Incomplete(&'static str),
 }
 
 impl Request {
-    /// The batch, if it changes nothing and its answer is not to be kept: such a one needs no place in the log
-    /// ([`Reader::batch`](super::Reader::batch)).
+    /// The batch, if it changes nothing and its answer is not to be stored: such a batch needs no
+    /// log entry ([`Reader::batch`](super::Reader::batch)).
     #[must_use]
     pub fn read_only(&self) -> Option<&Batch> {
         match &self.command {
@@ -160,7 +144,7 @@ impl Request {
 }
 
 impl Command {
-    /// Whether it may visit more records than it names keys, while it is applied.
+    /// Whether applying it may visit more records than it names keys.
     #[must_use]
     pub fn visits_ranges(&self) -> bool {
         self.ranges().next().is_some()
@@ -179,8 +163,8 @@ impl Command {
         all.filter(|keys| !matches!(keys, KeyRange::One(_)))
     }
 
-    /// How many records it may visit, as far as it says so itself, one at least: what applying it asks of a member besides its bytes.
-    /// Not what its ranges visit, which have bounds of their own.
+    /// How many records it may visit, as far as it names them, at least one: the cost of applying
+    /// it besides its bytes. Records in its ranges are not included; they have limits of their own.
     #[must_use]
     pub fn records(&self) -> usize {
         match self {
@@ -195,14 +179,14 @@ impl Command {
             | Self::Compact { .. }
             | Self::OpenSession { .. }
             | Self::KeepAlive { .. }
-            // It does not say how many replies go with the session.
+            // The number of the session's replies is not known here.
             | Self::CloseSession { .. }
             | Self::ExpireSession { .. } => 1,
         }
     }
 
-    /// Whether [`Request::session`] may be given with it. Commands about sessions cannot, and those that
-    /// the leader proposes need not.
+    /// Whether [`Request::session`] may be set. Commands about sessions cannot be repeated by one,
+    /// and those that the leader proposes need not be.
     #[must_use]
     pub fn may_be_stamped(&self) -> bool {
         match self {

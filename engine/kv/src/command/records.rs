@@ -1,4 +1,5 @@
-//! The protobuf messages of a request, as `docs/formats.md` lists them. Only `encoding.rs` sees them.
+//! The protobuf messages of a request, as `docs/formats.md` lists them. Only `encoding.rs` uses
+//! them.
 
 use bytes::Bytes;
 
@@ -60,7 +61,7 @@ pub(super) struct PutRecord {
 pub(super) struct KeysRecord {
     #[prost(bytes = "bytes", tag = "1")]
     pub(super) key: Bytes,
-    /// None: `key` alone.
+    /// Absent: `key` alone.
     #[prost(oneof = "EndRecord", tags = "2, 3")]
     pub(super) end: Option<EndRecord>,
 }
@@ -69,7 +70,7 @@ pub(super) struct KeysRecord {
 pub(super) enum EndRecord {
     #[prost(bytes = "bytes", tag = "2")]
     Before(Bytes),
-    /// Every key from `key` on; the flag itself means nothing.
+    /// Every key from `key` on; the value of the flag is ignored.
     #[prost(bool, tag = "3")]
     Open(bool),
 }

@@ -7,16 +7,16 @@ use dengine_types::{ClusterId, MemberId};
 use prost::Message as _;
 
 /// The version of changes that this program writes, and the highest that it reads. As with
-/// [commands](crate::command), every new field or kind raises it.
+/// [commands](crate::command), every new field or kind needs a new version.
 pub const CHANGE_VERSION: u8 = 1;
 
-/// Why bytes are no membership, or no change of one.
+/// Why bytes are not a membership, or not a change of one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the record does not hold a membership: {0}")]
 pub struct MembershipDecodeError(String);
 
 impl MembershipChange {
-    /// The data of a log entry.
+    /// Encodes the data of a log entry.
     #[must_use]
     pub fn encode(self) -> Bytes {
         let record = ChangeRecord {
@@ -30,10 +30,11 @@ impl MembershipChange {
         data.freeze()
     }
 
-    /// Reads the data of a log entry.
+    /// Decodes the data of a log entry.
     ///
     /// # Errors
-    /// The outer one if a newer program wrote it, the inner one if it is no change at all.
+    ///
+    /// The outer one if a newer program wrote it, the inner one if it is not a change at all.
     pub fn decode(data: &[u8]) -> Result<Result<Self, MembershipDecodeError>, StoreError> {
         match data.split_first() {
             None | Some((0, _)) => Ok(Err(malformed("no version"))),
@@ -78,7 +79,7 @@ impl From<MembershipChange> for ChangeKind {
 }
 
 impl Membership {
-    /// The record in the store.
+    /// Encodes the record in the store.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         MembershipRecord {
@@ -89,15 +90,17 @@ impl Membership {
         .encode_to_vec()
     }
 
-    /// Reads the record in the store.
+    /// Decodes the record in the store.
     ///
     /// # Errors
-    /// If it is not one, or holds what no changes lead to: consensus counts on a voter, and the next change on the
-    /// rules of those before it.
+    ///
+    /// If it is not one, or no changes can lead to it: consensus relies on a voter, and the next
+    /// change on the rules of earlier ones.
     pub fn decode(record: &[u8]) -> Result<Self, MembershipDecodeError> {
         let record = MembershipRecord::decode(record).map_err(malformed)?;
         let mut membership = Self::default();
-        // They lie in the order of their ids, so adding them again asks for everything that adding them once did.
+        // They are in the order of their ids, so adding them again checks everything that adding
+        // them once did.
         for member in record.members {
             let voter = member.voter;
             membership.add(member.into(), voter).map_err(malformed)?;
@@ -106,7 +109,7 @@ impl Membership {
         membership.cluster_id = ClusterId(record.cluster_id);
         membership.last_member_id = MemberId(record.last_member_id);
         if !(highest..=MEMBER_ID_MAX).contains(&membership.last_member_id) {
-            return Err(malformed("the highest id that was ever used cannot be"));
+            return Err(malformed("the highest id that was ever used is impossible"));
         }
         if membership != Self::default() {
             membership.check_begun()?;
@@ -114,7 +117,7 @@ impl Membership {
         Ok(membership)
     }
 
-    /// Whether there is a cluster, which never loses its last voter.
+    /// Whether there is a cluster, which always has a voter.
     fn check_begun(&self) -> Result<(), MembershipDecodeError> {
         if self.cluster_id == ClusterId(0) {
             return Err(malformed("no cluster id"));

@@ -1,7 +1,7 @@
-//! Who belongs to the cluster: replicated state that changes one member at a time.
+//! The membership of the cluster: replicated state that changes one member at a time.
 //!
-//! Every member applies the same changes in the same order and refuses the same ones, so a refusal is
-//! an answer, not a fault. An id is never used twice: a wiped member comes back as somebody else and
+//! Every member applies the same changes in the same order and refuses the same ones, so a refusal
+//! is an answer, not a fault. An id is never used twice: a wiped member rejoins under a new id and
 //! cannot vote again under the id with which it voted before.
 
 mod encoding;
@@ -12,38 +12,36 @@ pub use encoding::{CHANGE_VERSION, MembershipDecodeError};
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
-/// How many members a cluster may have, learners included.
+/// The maximum number of members, learners included.
 pub const MEMBERS_MAX: usize = 32;
-/// The highest id that a member may have. There is always a next one to ask for, which is refused.
+/// The highest id that a member may have. The one after it can be requested, and is refused.
 const MEMBER_ID_MAX: MemberId = MemberId(u64::MAX - 1);
-/// How long a member's name, addresses and folder id may be.
+/// The maximum length of a member's name, addresses and folder id.
 pub const TEXT_BYTES_MAX: usize = 512;
 
-/// One member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its id, for ever bound to its folder.
+    /// Its id, permanently bound to its data directory.
     pub id: MemberId,
-    /// Chosen by whoever runs it. Unique among the members.
+    /// Chosen by its operator. Unique among the members.
     pub name: String,
     /// `host:port` for other members. Unique among the members.
     pub peer_address: String,
     /// `host:port` for clients.
     pub client_address: String,
-    /// Names the data folder it was added with. Unique among the members.
+    /// Identifies the data directory with which it was added. Unique among the members.
     pub folder_id: String,
-    /// Whether it votes; if not, it is a learner.
+    /// A voter, or else a learner.
     pub voter: bool,
 }
 
-/// A step from one membership to the next.
+/// A change from one membership to the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MembershipChange {
-    /// Begins the cluster, with this member as its only voter.
+    /// Bootstraps the cluster, with this member as its only voter.
     Bootstrap {
-        /// The new cluster.
         cluster_id: ClusterId,
-        /// Its first member; `voter` is ignored.
+        /// The first member; `voter` is ignored.
         member: Member,
     },
     /// Adds a member that receives the log but does not vote; `voter` is ignored.
@@ -57,52 +55,44 @@ pub enum MembershipChange {
 /// The members after some entry of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
-    /// The cluster; 0 until it is bootstrapped.
+    /// 0 until the cluster is bootstrapped.
     pub cluster_id: ClusterId,
-    /// Everyone who belongs to it.
     pub members: BTreeMap<MemberId, Member>,
     /// The highest id ever used.
     pub last_member_id: MemberId,
 }
 
-/// Why a change was refused; the membership stayed as it was.
+/// Why a change was refused; the membership is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MembershipRefusal {
-    /// The entry holds no change.
     #[error(transparent)]
     Malformed(#[from] MembershipDecodeError),
-    /// Nothing can change before there is a cluster.
     #[error("the cluster is not bootstrapped")]
     NotBootstrapped,
-    /// A cluster begins only once.
+    /// A cluster is bootstrapped only once.
     #[error("the cluster is already bootstrapped, as {0}")]
     AlreadyBootstrapped(ClusterId),
-    /// Something about the new member cannot be.
+    /// A field of the new member is not allowed.
     #[error("the member's {0}")]
     Invalid(&'static str),
-    /// Ids only go up.
+    /// Ids only increase.
     #[error("member id {id} is not above {last}, the highest that was ever used")]
     IdUsed {
-        /// The id of the new member.
         id: MemberId,
         /// The highest id ever used.
         last: MemberId,
     },
-    /// What must be unique belongs to somebody already.
+    /// A unique field of the new member belongs to another one.
     #[error("member {owner} already has this {what}")]
     Taken {
         /// Name, folder id or peer address.
         what: &'static str,
-        /// Who has it.
         owner: MemberId,
     },
-    /// The cluster is full.
     #[error("a cluster has at most {MEMBERS_MAX} members")]
     TooMany,
-    /// No such member.
     #[error("there is no member {0}")]
     Unknown(MemberId),
-    /// Promoted twice.
     #[error("member {0} is a voter already")]
     AlreadyVoter(MemberId),
     /// A cluster without voters could never change again.
@@ -121,25 +111,27 @@ impl Membership {
         MemberId(last.0 + 1)
     }
 
-    /// Whether this was a member once, and is none any more. One above all ids is of a member of which is not known yet.
+    /// Whether this id was a member once, and is not one any more. A higher id than all may be of a
+    /// member that is not known yet.
     #[must_use]
     pub fn has_removed(&self, id: MemberId) -> bool {
         id <= self.last_member_id && !self.members.contains_key(&id)
     }
 
-    /// Everyone who votes, in the order of their ids.
+    /// The voters, in the order of their ids.
     pub fn voters(&self) -> impl Iterator<Item = &Member> {
         self.members.values().filter(|member| member.voter)
     }
 
-    /// Everyone who only listens, in the order of their ids.
+    /// The learners, in the order of their ids.
     pub fn learners(&self) -> impl Iterator<Item = &Member> {
         self.members.values().filter(|member| !member.voter)
     }
 
-    /// Makes a change.
+    /// Applies a change.
     ///
     /// # Errors
+    ///
     /// If the change breaks a rule; the membership is then unchanged.
     pub fn apply(&mut self, change: MembershipChange) -> Result<(), MembershipRefusal> {
         match change {
@@ -171,7 +163,8 @@ impl Membership {
 
     fn add(&mut self, member: Member, voter: bool) -> Result<(), MembershipRefusal> {
         check(&member)?;
-        // Before the id, so that an addition that is repeated hears who it has become.
+        // Checked before the id, so that a repeated addition is answered with the id of the
+        // existing member.
         self.check_unique(&member)?;
         if member.id <= self.last_member_id && !planted!(MemberIdReused) {
             return Err(MembershipRefusal::IdUsed {
@@ -254,11 +247,8 @@ fn check(member: &Member) -> Result<(), MembershipRefusal> {
 }
 
 impl Member {
-    /// Whether it may be let into a cluster. Stricter than what the log holds of old has to be: what is asked for now is
-    /// shown in tables and logs, and dialled.
-    ///
-    /// # Errors
-    /// What is wrong with its name or addresses.
+    /// Whether the member may join a cluster. This is stricter than what the log may contain from
+    /// earlier versions: new names are shown in tables and logs, and new addresses are dialled.
     pub fn check_texts(&self) -> Result<(), MembershipRefusal> {
         let invalid = |reason| Err(MembershipRefusal::Invalid(reason));
         check(self)?;
@@ -275,7 +265,7 @@ impl Member {
     }
 }
 
-/// Whether somebody can be reached there: `host:port`.
+/// Whether `address` can be dialled: `host:port`.
 fn is_address(address: &str) -> bool {
     let Some((host, port)) = address.rsplit_once(':') else {
         return false;

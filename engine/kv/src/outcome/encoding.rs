@@ -1,4 +1,5 @@
-//! Answers as protobuf messages, as sessions keep them. `docs/formats.md` describes them; keep both equal.
+//! Outcomes as protobuf messages, as sessions store them. `docs/formats.md` describes the same
+//! messages.
 
 use super::{BatchAnswer, Outcome, Refusal};
 use crate::{KeyValue, REPLY_BYTES_MAX, StoreError};
@@ -6,11 +7,12 @@ use bytes::Bytes;
 use dengine_types::Revision;
 use prost::Message as _;
 
-/// The answer to a stamped command as it is kept: whole if it is not too large, otherwise without its
-/// pairs.
+/// Encodes the stored reply to a stamped command: whole if it is not too large, otherwise without
+/// its pairs.
 ///
 /// # Panics
-/// If it is none that a stamped command gets.
+///
+/// If a stamped command can not have this outcome.
 #[must_use]
 pub fn encode_kept(outcome: &Outcome) -> Vec<u8> {
     let (trimmed, outcome) = match outcome {
@@ -28,10 +30,7 @@ pub fn encode_kept(outcome: &Outcome) -> Vec<u8> {
     record.encode_to_vec()
 }
 
-/// Reads an answer that was kept. It shares the record's memory.
-///
-/// # Errors
-/// If it is not one.
+/// Decodes a stored reply. It shares the record's memory.
 pub fn decode_kept(record: Bytes) -> Result<Outcome, StoreError> {
     let corrupt = |reason: &dyn std::fmt::Display| {
         StoreError::Corrupt(format!("an answer of a session does not read: {reason}"))
@@ -93,7 +92,7 @@ impl From<&Outcome> for Kind {
             }),
             Outcome::Compact { revision } => Self::Compact(revision.0),
             Outcome::Refused(refusal) => Self::Refused(refusal.into()),
-            other => unreachable!("commands with a stamp do not come to {other:?}"),
+            other => unreachable!("commands with a stamp do not have the outcome {other:?}"),
         }
     }
 }
@@ -340,13 +339,14 @@ struct GetAnswerRecord {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct RefusalRecord {
-    /// 1: duplicate key. 2: future revision. 3: compacted revision. 4: deletes too much. 5: ranges too large.
+    /// 1: duplicate key. 2: future revision. 3: compacted revision. 4: deletes too much. 5: ranges
+    /// too large.
     #[prost(uint32, tag = "1")]
     reason: u32,
-    /// The revision, or the bound of keys.
+    /// The revision, or the limit of keys.
     #[prost(uint64, tag = "2")]
     requested: u64,
-    /// The store's revision, the compact revision, or the bound of bytes.
+    /// The store's revision, the compact revision, or the limit of bytes.
     #[prost(uint64, tag = "3")]
     limit: u64,
 }

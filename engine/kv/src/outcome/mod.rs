@@ -1,4 +1,4 @@
-//! What becomes of entries: the answers, equal on every member.
+//! The outcomes of entries, equal on every member.
 
 mod encoding;
 
@@ -9,54 +9,52 @@ use bytes::Bytes;
 use dengine_types::{Index, Revision, SessionId, Term};
 use std::sync::Arc;
 
-/// What became of an entry.
+/// An applied entry with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// Which entry.
     pub index: Index,
-    /// Its term.
     pub term: Term,
-    /// Its context, by which the member that proposed it finds who waits.
+    /// The context of the entry, by which the member that proposed it finds the waiting caller.
     pub context: Bytes,
-    /// The answer.
     pub outcome: Outcome,
-    /// Records that it visited of those that [`Command::records`](super::Command::records) counts, or of a session that it ended; one at least.
+    /// The visited records that [`Command::records`](super::Command::records) counts, or of a
+    /// session that was ended; at least one.
     pub records: usize,
     /// Keys that its ranges visited, or KiB of them if these are more.
     pub visited: usize,
 }
 
-/// The answer to an entry, equal on every member.
+/// The outcome of an entry, equal on every member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// To [`Command::Put`](super::Command::Put).
     Put {
-        /// The revision it took.
+        /// The revision of the change.
         revision: Revision,
-        /// The pair before, if it was asked for and existed.
+        /// The previous pair, if it was requested and existed.
         prev: Option<KeyValue>,
     },
     /// To [`Command::Delete`](super::Command::Delete).
     Delete {
-        /// The revision it took, or the current one if there was nothing to delete.
+        /// The revision of the change, or the current one if nothing was deleted.
         revision: Revision,
-        /// How many keys it deleted.
+        /// How many keys were deleted.
         deleted: u64,
-        /// What they were, if that was asked for.
+        /// The deleted pairs, if they were requested.
         prev: Vec<KeyValue>,
     },
     /// To [`Command::CompareAndSwap`](super::Command::CompareAndSwap).
     CompareAndSwap {
-        /// The revision it took, or the current one if it did not succeed.
+        /// The revision of the change, or the current one if the swap failed.
         revision: Revision,
         /// Whether the key was as expected.
         succeeded: bool,
-        /// The pair as it was when compared, if it existed.
+        /// The pair at the time of the comparison, if it existed.
         prev: Option<KeyValue>,
     },
     /// To [`Command::Batch`](super::Command::Batch).
     Batch {
-        /// The revision it took, or the current one if it changed nothing.
+        /// The revision of the change, or the current one if nothing changed.
         revision: Revision,
         /// Whether the comparisons held, and so which operations were done.
         succeeded: bool,
@@ -64,13 +62,10 @@ pub enum Outcome {
         answers: Vec<BatchAnswer>,
     },
     /// To [`Command::Compact`](super::Command::Compact).
-    Compact {
-        /// The store's revision.
-        revision: Revision,
-    },
+    Compact { revision: Revision },
     /// To [`Command::OpenSession`](super::Command::OpenSession).
     SessionOpened {
-        /// Names the session from now on.
+        /// The id of the session.
         session: SessionId,
     },
     /// To [`Command::KeepAlive`](super::Command::KeepAlive).
@@ -78,34 +73,35 @@ pub enum Outcome {
     /// To [`Command::CloseSession`](super::Command::CloseSession) and
     /// [`Command::ExpireSession`](super::Command::ExpireSession).
     SessionClosed {
-        /// Whether this entry ended it. If not, it was gone, or was used and goes on.
+        /// Whether this entry ended it. If not, it had ended before, or was used since.
         closed: bool,
     },
     /// To [`Command::ExpireKeys`](super::Command::ExpireKeys).
     ExpireKeys {
-        /// The revision it took, or the current one if there was nothing to delete.
+        /// The revision of the change, or the current one if nothing was deleted.
         revision: Revision,
-        /// How many keys it deleted.
+        /// How many keys were deleted.
         deleted: u64,
     },
-    /// To a membership change: the members after it, or why nothing changed.
+    /// To a membership change: the membership after it, or why it was refused.
     Membership(Result<Arc<Membership>, MembershipRefusal>),
     /// To the empty entry with which a leader begins its term.
     Empty,
-    /// The entry holds no command; nothing changed.
+    /// The entry is not a command; nothing changed.
     Rejected(CommandError),
     /// The command cannot be done; no data changed.
     Refused(Refusal),
-    /// The command was applied earlier, once, and this was the answer, except that the pairs of it are
-    /// left out, and of a batch all answers: with them it was larger than
-    /// [`REPLY_BYTES_MAX`](super::REPLY_BYTES_MAX), too large to be kept. The first time too it is answered so if there are
-    /// more than [`PREVIOUS_BYTES_MAX`](super::PREVIOUS_BYTES_MAX) of the pairs before it, or by a member that has no memory
-    /// for them.
+    /// The command was applied earlier, once, with this outcome, without its pairs, and for a batch
+    /// without all answers: with them it was larger than
+    /// [`REPLY_BYTES_MAX`](super::REPLY_BYTES_MAX), too large to be stored. It is also the first
+    /// answer if there are more than [`PREVIOUS_BYTES_MAX`](super::PREVIOUS_BYTES_MAX) of previous
+    /// pairs, or if the member has no memory for them.
     Trimmed(Box<Outcome>),
 }
 
 impl Outcome {
-    /// The same without its pairs, and without all answers of a batch, as a session keeps what is too large.
+    /// The outcome without its pairs, and for a batch without its answers, as a session stores it
+    /// if it is too large.
     #[must_use]
     pub fn without_pairs(mut self) -> Self {
         match &mut self {
@@ -117,7 +113,7 @@ impl Outcome {
         Self::Trimmed(Box::new(self))
     }
 
-    /// What the pairs in it cost in memory, roughly.
+    /// The approximate memory of the pairs in it.
     #[must_use]
     pub fn pairs_bytes(&self) -> usize {
         match self {
@@ -140,24 +136,25 @@ fn pairs_bytes<'a>(pairs: impl IntoIterator<Item = &'a KeyValue>) -> usize {
 pub enum BatchAnswer {
     /// To a put.
     Put {
-        /// The pair before, if it was asked for and existed.
+        /// The previous pair, if it was requested and existed.
         prev: Option<KeyValue>,
     },
     /// To a delete.
     Delete {
-        /// How many keys it deleted.
+        /// How many keys were deleted.
         deleted: u64,
-        /// What they were, if that was asked for.
+        /// The deleted pairs, if they were requested.
         prev: Vec<KeyValue>,
     },
     /// To a read.
     Get {
         /// The pairs, in the order of their keys.
         kvs: Vec<KeyValue>,
-        /// Whether a bound left out pairs.
+        /// Whether pairs were left out because of a limit.
         more: bool,
-        /// How many keys the range holds. 0 if there are more than were returned: only a read that asks for the count
-        /// alone goes on to count them; before [`CommandVersion::V3`](super::CommandVersion::V3) all did.
+        /// How many keys the range has; 0 if there are more than were returned. Only a read for the
+        /// count alone goes on to count them; before
+        /// [`CommandVersion::V3`](super::CommandVersion::V3) all reads did.
         count: u64,
     },
 }
@@ -171,64 +168,64 @@ impl BatchAnswer {
     }
 }
 
-/// Why a command that reads well cannot be done. No data changed.
+/// Why a valid command cannot be done. No data changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A batch would change a key twice.
     #[error("the batch would change a key twice")]
     DuplicateKey,
-    /// The revision has not happened yet.
-    #[error("revision {requested} lies in the future: the store is at revision {current}")]
+    /// The revision is in the future.
+    #[error("revision {requested} is in the future: the store is at revision {current}")]
     Future {
-        /// What was asked for.
         requested: Revision,
-        /// The store's revision.
         current: Revision,
     },
-    /// History below this revision is gone already.
+    /// History below this revision was compacted before.
     #[error("revision {requested} is compacted: history begins at revision {compacted}")]
     Compacted {
-        /// What was asked for.
         requested: Revision,
         /// The first revision that can be read.
         compacted: Revision,
     },
-    /// The session was never opened, is closed, or expired. Whether the command was applied while it was
-    /// open cannot be told any more, so it is not applied now.
+    /// The session was never opened, was closed, or expired. Whether the command was applied while
+    /// it was open is not known any more, so it is not applied now.
     #[error("session {0} does not exist: it was closed, or expired")]
     UnknownSession(SessionId),
-    /// The client has said that it has this command's answer.
+    /// The client has acknowledged the answer to this command.
     #[error("command {sequence} of the session is acknowledged, as all up to {acknowledged} are")]
     Acknowledged {
-        /// What was asked for.
         sequence: u64,
-        /// The highest acknowledged one.
+        /// The highest acknowledged sequence.
         acknowledged: u64,
     },
-    /// The client has to acknowledge answers first. Then it may repeat the command under its sequence.
+    /// The client has to acknowledge answers first. Then it may repeat the command under its
+    /// sequence.
     #[error(
-        "the session keeps {replies} answers of {bytes} bytes and can keep no more: acknowledge some"
+        "the session keeps {replies} answers of {bytes} bytes and can keep no more: acknowledge \
+         some"
     )]
     WindowFull {
-        /// How many answers are kept for the session.
+        /// How many replies are stored for the session.
         replies: u64,
-        /// Their size.
         bytes: u64,
     },
-    /// There are as many sessions as there may be.
-    #[error("there are {0} sessions, as many as there may be")]
+    /// The maximum number of sessions is open.
+    #[error("there are {0} sessions, the maximum")]
     TooManySessions(u64),
-    /// Ranges to delete hold more than one command may delete, and nothing was deleted.
+    /// Ranges to delete exceed what one command may delete, and nothing was deleted.
     #[error(
-        "the keys to delete take more than {bytes_max} bytes, which is all that one command may delete: delete a part of the range at a time"
+        "the keys to delete take more than {bytes_max} bytes, the maximum of one command: delete a\
+         part of the range at a time"
     )]
     DeletesTooMuch {
         /// See [`RANGE_DELETE_BYTES_MAX`](crate::RANGE_DELETE_BYTES_MAX).
         bytes_max: u64,
     },
-    /// The ranges of the command hold more than one command may visit, and nothing was changed.
+    /// The ranges of the command exceed what one command may visit, and nothing was changed.
     #[error(
-        "the ranges of the request hold more than {keys_max} keys or {bytes_max} bytes (keys deleted lately count too), which is all that one write or batch may visit: use smaller ranges, read with a limit, or read outside of the batch"
+        "the ranges of the request hold more than {keys_max} keys or {bytes_max} bytes (keys \
+         deleted lately count too), the maximum of one write or batch: use smaller ranges, read \
+         with a limit, or read outside of the batch"
     )]
     RangesTooLarge {
         /// See [`RANGE_VISIT_KEYS_MAX`](crate::RANGE_VISIT_KEYS_MAX).
@@ -247,7 +244,7 @@ mod tests {
     use bytes::Bytes;
 
     #[test]
-    fn what_is_too_large_is_kept_without_pairs_and_says_so() {
+    fn a_reply_that_is_too_large_is_stored_without_pairs() {
         let revision = Revision(3);
         let pair = || KeyValue {
             key: Bytes::from_static(b"key"),

@@ -1,4 +1,4 @@
-//! Batches that change nothing: answered from one revision, without a log entry.
+//! Batches that change nothing: answered at one revision, without a log entry.
 
 use super::{ReadError, Reader};
 use crate::scan::{Scan, Seen, find};
@@ -10,8 +10,8 @@ use bytes::Bytes;
 use dengine_types::Revision;
 use std::ops::ControlFlow;
 
-/// The state after one revision.
-struct Moment<'r, S> {
+/// The state at one revision.
+struct StateAt<'r, S> {
     reader: &'r Reader<S>,
     at: Revision,
     visits: Visits,
@@ -20,10 +20,11 @@ struct Moment<'r, S> {
 }
 
 impl<S: Store> Reader<S> {
-    /// What [`Command::Batch`](crate::Command::Batch) would come to now; `None` if it would change something, or
-    /// might. It is bounded as a command is.
+    /// The outcome that [`Command::Batch`](crate::Command::Batch) would have now; `None` if it
+    /// would or might change something. The limits are those of a command.
     ///
     /// # Errors
+    ///
     /// The read was stopped, or the storage fails.
     pub fn batch(&self, batch: &Batch) -> Result<Option<Outcome>, ReadError> {
         if !batch.reads_only() {
@@ -31,7 +32,8 @@ impl<S: Store> Reader<S> {
         }
         loop {
             match self.batch_at(batch, self.revision()) {
-                // The newest revision grew old while we looked, which takes a write and a compaction.
+                // The newest revision was compacted during the read, which takes a write and a
+                // compaction: try again.
                 Err(ReadError::Compacted { .. }) => {}
                 done => return done.map(Some),
             }
@@ -39,14 +41,14 @@ impl<S: Store> Reader<S> {
     }
 
     fn batch_at(&self, batch: &Batch, at: Revision) -> Result<Outcome, ReadError> {
-        let mut moment = Moment {
+        let mut state = StateAt {
             reader: self,
             at,
             visits: Visits::within(VisitBounds::ALL),
             records: 0,
             buffer: Vec::new(),
         };
-        let succeeded = moment.first_that_fails(&batch.compares)?.is_none();
+        let succeeded = state.first_that_fails(&batch.compares)?.is_none();
         let operations = match succeeded {
             true => &batch.then,
             false => &batch.otherwise,
@@ -54,9 +56,9 @@ impl<S: Store> Reader<S> {
         let mut room = BATCH_READ_BYTES_MAX;
         let mut answers: Vec<BatchAnswer> = Vec::with_capacity(operations.len());
         for get in operations.iter().filter_map(Get::of) {
-            answers.push(moment.get(get, &mut room)?);
+            answers.push(state.get(get, &mut room)?);
         }
-        Ok(match moment.visits.check() {
+        Ok(match state.visits.check() {
             Ok(()) => Outcome::Batch {
                 revision: at,
                 succeeded,
@@ -67,14 +69,14 @@ impl<S: Store> Reader<S> {
     }
 }
 
-impl<S: Store> View for Moment<'_, S> {
+impl<S: Store> View for StateAt<'_, S> {
     type Error = ReadError;
 
     fn newest(&mut self, key: &Bytes, with_value: bool) -> Result<Option<KeyValue>, ReadError> {
         let mut cursor = self.reader.shared.store.cursor(Scope::OneKey);
         self.reader.check_compacted(self.at)?;
         let found = find(&mut cursor, &mut self.buffer, key, self.at);
-        let found = self.reader.shared.told(found)?;
+        let found = self.reader.shared.reported(found)?;
         Ok(found.map(|found| found.to_key_value(key.clone(), with_value)))
     }
 
@@ -110,7 +112,7 @@ impl<S: Store> View for Moment<'_, S> {
                 Visited::Deleted(..) => ControlFlow::Continue(()),
             })
         });
-        self.reader.shared.told(run)?;
+        self.reader.shared.reported(run)?;
         match stopped {
             true => Err(ReadError::Stopped {
                 records: self.records,

@@ -9,58 +9,56 @@ use bytes::Bytes;
 use dengine_planted::planted;
 use dengine_types::Revision;
 
-/// What an event costs besides keys and values, roughly.
+/// The approximate cost of an event besides key and value.
 const EVENT_OVERHEAD_BYTES: usize = 64;
 
-/// Which part of history to read.
+/// The part of history to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangesQuery {
-    /// The first place that is looked at. It may lie inside a revision.
+    /// The first place to examine. It may be inside a revision.
     pub from: Stamp,
     /// Changes of these keys only.
     pub keys: KeyRange,
-    /// With the pairs as they were before.
+    /// Return the previous pairs.
     pub prev_kv: bool,
-    /// Without changes that set a key.
+    /// Omit changes that set a key.
     pub no_put: bool,
-    /// Without changes that delete one.
+    /// Omit changes that delete a key.
     pub no_delete: bool,
-    /// How much.
     pub limits: PageLimits,
 }
 
-/// How large a part of history may be.
+/// The limits of a part of history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageLimits {
-    /// Stop before the next event, also inside a revision, once the events hold so many bytes: a page is larger than this
-    /// by less than one event.
+    /// Stop before the next event, also inside a revision, once the events have this many bytes: a
+    /// page exceeds it by less than one event.
     pub bytes: usize,
-    /// Stop at the end of the revision in which so many changes were looked at, of whatever keys. What nobody wants costs
-    /// no memory, so a revision is not split for it.
+    /// Stop at the end of the revision in which this many changes were examined, of any keys.
+    /// Changes that are not wanted take no memory, so a revision is not split for them.
     pub changes: usize,
 }
 
 impl PageLimits {
-    /// All there is.
+    /// No limits.
     pub const NONE: Self = Self {
         bytes: usize::MAX,
         changes: usize::MAX,
     };
 }
 
-/// What somebody wants to know of one change.
+/// What to read of one change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Want {
-    /// Nothing.
     Nothing,
-    /// What it made.
+    /// The change.
     Event,
-    /// What it made, and what was there before.
+    /// The change, and the previous pair.
     EventWithPrev,
 }
 
 impl ChangesQuery {
-    /// All changes of `keys` since `from`, that revision included.
+    /// All changes of `keys` from the revision `from` on.
     #[must_use]
     pub fn new(from: Revision, keys: KeyRange) -> Self {
         Self {
@@ -83,42 +81,38 @@ impl ChangesQuery {
     }
 }
 
-/// A part of history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
     /// In the order of history.
     pub events: Vec<Event>,
-    /// All changes before this place were looked at: go on from here. Inside a revision (`sub` above 0) only if it
-    /// ended for its bytes, and then a change that is wanted stands there.
+    /// All changes before this place were examined: continue from here. It is inside a revision
+    /// (`sub` above 0) only if the limit of bytes was reached, and then a wanted change is there.
     pub next: Stamp,
-    /// The store's revision. There is more to read if `next` is not behind it.
+    /// The store's revision. There is more to read if `next` is not after it.
     pub revision: Revision,
 }
 
 /// One change of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
     pub kind: EventKind,
-    /// Which of the changes of its revision it is, counted from 0.
+    /// Its number among the changes of its revision, from 0.
     pub sub: u32,
-    /// The pair after it. Of a deleted key only `key` and `mod_revision` say anything.
+    /// The pair after the change. For a deleted key only `key` and `mod_revision` are set.
     pub kv: KeyValue,
-    /// The pair before it, if that was asked for, existed and is not compacted.
+    /// The pair before it, if it was requested, existed and is not compacted.
     pub prev: Option<KeyValue>,
 }
 
-/// What happened to a key.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// It got a value.
     Put,
-    /// It is gone: deleted or expired.
+    /// Deleted or expired.
     Delete,
 }
 
 impl Event {
-    /// Its place in history.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         Stamp {
@@ -127,7 +121,7 @@ impl Event {
         }
     }
 
-    /// What it adds to a page or a message, roughly.
+    /// The approximate size that it adds to a page or a message.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
         let pair = |kv: &KeyValue| kv.key.len() + kv.value.len();
@@ -136,19 +130,21 @@ impl Event {
 }
 
 impl<S: Store> Reader<S> {
-    /// Reads history. It is legal to begin at a revision of the future; there is nothing to read then.
+    /// Reads history. It may begin at a revision of the future, and is empty then.
     ///
     /// # Errors
-    /// [`ReadError::Compacted`] if a part of it is gone, or the storage failed.
+    ///
+    /// [`ReadError::Compacted`] if a part of it is compacted, or the storage failed.
     pub fn changes(&self, query: &ChangesQuery) -> Result<Changes, ReadError> {
         let wants = |key: &[u8], deletes| query.want(key, deletes);
         self.changes_wanted(query.from, query.limits, wants)
     }
 
-    /// As [`Self::changes`], where `wants` says of each key, and of whether it was deleted, what of the change is wanted. Of
-    /// other changes no value is read.
+    /// Like [`Self::changes`]; `wants` decides for each key, and whether it was deleted, what of
+    /// the change is wanted. The values of other changes are not read.
     ///
     /// # Errors
+    ///
     /// As for [`Self::changes`].
     pub fn changes_wanted(
         &self,
@@ -173,7 +169,7 @@ impl<S: Store> Reader<S> {
             looked_at: 0,
             events: Vec::new(),
         };
-        let next = self.shared.told(walk.run(&range.start))?;
+        let next = self.shared.reported(walk.run(&range.start))?;
         Ok(Changes {
             events: walk.events,
             next: next.max(from),
@@ -182,14 +178,14 @@ impl<S: Store> Reader<S> {
     }
 }
 
-/// Reading a part of history.
+/// A read of a part of history.
 struct Walk<W, C> {
     limits: PageLimits,
     wants: W,
-    /// Stands on the next change.
+    /// Positioned on the next change.
     log: C,
     versions: C,
-    /// Versions that only older revisions see may be gone.
+    /// Versions that only older revisions see may be collected.
     compacted: Revision,
     newest: Revision,
     buffer: Vec<u8>,
@@ -199,7 +195,7 @@ struct Walk<W, C> {
 }
 
 impl<W: Fn(&[u8], bool) -> Want, C: Cursor> Walk<W, C> {
-    /// Returns the place up to which it came.
+    /// Returns the place up to which it has read.
     fn run(&mut self, start: &[u8]) -> Result<Stamp, StoreError> {
         self.log.seek(start)?;
         while let Some((key, record)) = self.log.record() {
@@ -225,8 +221,8 @@ impl<W: Fn(&[u8], bool) -> Want, C: Cursor> Walk<W, C> {
         Ok(Stamp::end_of(self.newest))
     }
 
-    /// Inside a revision only before something that is wanted, so that whoever reads for one watch knows that more
-    /// follows.
+    /// Stops inside a revision only before a wanted change, so that a read for one watch shows
+    /// whether more follows.
     fn stops_before(&self, at: Stamp, want: Want) -> bool {
         let full = self.bytes >= self.limits.bytes && !planted!(PageNotBoundedInBytes);
         let looked = self.looked_at >= self.limits.changes;
@@ -252,7 +248,7 @@ impl<W: Fn(&[u8], bool) -> Want, C: Cursor> Walk<W, C> {
             None => EventKind::Delete,
         };
         let kv = put.unwrap_or_else(|| deleted(key.clone(), revision));
-        // The version before is seen by the revision before, and by none that is older.
+        // The previous version is visible at the revision before, and at no later one.
         let prev_kept = revision > self.compacted;
         let prev = if prev_kv && prev_kept {
             self.version_before(key)?
@@ -267,7 +263,7 @@ impl<W: Fn(&[u8], bool) -> Want, C: Cursor> Walk<W, C> {
         })
     }
 
-    /// The version behind the one on which `versions` stands.
+    /// The version after the one at which `versions` is.
     fn version_before(&mut self, key: Bytes) -> Result<Option<KeyValue>, StoreError> {
         self.versions.next()?;
         let Some((found, record)) = self.versions.record() else {

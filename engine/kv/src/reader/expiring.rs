@@ -1,4 +1,4 @@
-//! What may expire, for the leader, who has a clock.
+//! Keys and sessions that may expire, for the leader, which has a clock.
 
 use super::{ReadError, Reader};
 use crate::layout::{
@@ -13,21 +13,18 @@ use dengine_types::{Index, Revision, SessionId};
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 
-/// A key that may be expired some time after its last change.
+/// A key with a time to live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpiringKey {
-    /// The key.
     pub key: Bytes,
-    /// What last changed it.
+    /// The revision that last changed it.
     pub mod_revision: Revision,
-    /// How long after that it may be expired.
+    /// How long after that it expires.
     pub ttl_ms: u64,
 }
 
-/// A session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionInfo {
-    /// Its name.
     pub id: SessionId,
     /// How long it may be unused.
     pub ttl_ms: u64,
@@ -35,17 +32,13 @@ pub struct SessionInfo {
     pub last_used: Index,
     /// The client has the answers to all commands up to here.
     pub acknowledged: u64,
-    /// How many answers are kept for it.
+    /// How many replies are stored for it.
     pub replies: u64,
-    /// Their size.
     pub reply_bytes: u64,
 }
 
 impl SessionInfo {
-    /// Reads the record of a session in the store.
-    ///
-    /// # Errors
-    /// If it is not one.
+    /// Decodes the record of a session in the store.
     pub fn decode(id: SessionId, record: &[u8]) -> Result<Self, StoreError> {
         let session = Session::decode(id, record)?;
         Ok(Self {
@@ -60,12 +53,9 @@ impl SessionInfo {
 }
 
 impl<S: Store> Reader<S> {
-    /// The keys with a time to live, in the order of their last change and then of their names: at most
-    /// `limit` behind `after`, which is the last one that was returned before. Whoever goes on from
-    /// where it stopped sees every such key that was put in the meantime.
-    ///
-    /// # Errors
-    /// If the storage fails.
+    /// The keys with a time to live, in the order of their last change and then of their names: at
+    /// most `limit` after `after`, the last one that was returned before. Continuing from there
+    /// returns every such key that was put in the meantime.
     pub fn expiring_keys(
         &self,
         after: Option<&ExpiringKey>,
@@ -75,17 +65,14 @@ impl<S: Store> Reader<S> {
         if let Some(last) = after {
             range.start.clear();
             put_expiring_key(&mut range.start, last.mod_revision, &last.key);
-            // The first byte string behind that record.
+            // The first bytes after that record.
             range.start.push(0);
         }
         self.records(range, limit, read_expiring)
     }
 
-    /// The keys with a time to live that these revisions were the last to change, in the same order: at most `limit`, and
-    /// of the first revision only those behind the key `after`.
-    ///
-    /// # Errors
-    /// If the storage fails.
+    /// The keys with a time to live whose last change is in these revisions, in the same order: at
+    /// most `limit`, and of the first revision only those after the key `after`.
     pub fn expiring_keys_of(
         &self,
         revisions: RangeInclusive<Revision>,
@@ -95,7 +82,7 @@ impl<S: Store> Reader<S> {
         let mut range = Vec::new()..Vec::new();
         put_expiring_key(&mut range.start, *revisions.start(), after.unwrap_or(&[]));
         if after.is_some() {
-            // The first byte string behind that record.
+            // The first bytes after that record.
             range.start.push(0);
         }
         let end = Revision(revisions.end().0.saturating_add(1));
@@ -103,31 +90,22 @@ impl<S: Store> Reader<S> {
         self.records(range, limit, read_expiring)
     }
 
-    /// Whether the key is still as this revision left it, with a time to live.
-    ///
-    /// # Errors
-    /// If the storage fails.
+    /// Whether this revision was the last to change the key, and set a time to live.
     pub fn may_expire(&self, key: &[u8], mod_revision: Revision) -> Result<bool, ReadError> {
         let mut record = Vec::new();
         put_expiring_key(&mut record, mod_revision, key);
-        let found = self.shared.told(self.shared.store.get(&record))?;
+        let found = self.shared.reported(self.shared.store.get(&record))?;
         Ok(found.is_some())
     }
 
-    /// The open sessions in the order of their ids: at most `limit` behind `after`.
-    ///
-    /// # Errors
-    /// If the storage fails.
+    /// The open sessions in the order of their ids: at most `limit` after `after`.
     pub fn sessions(&self, after: SessionId, limit: usize) -> Result<Vec<SessionInfo>, ReadError> {
         self.records(session_range(after), limit, |key, record| {
             SessionInfo::decode(split_session_key(key)?, record)
         })
     }
 
-    /// Which sessions are open, without what they hold.
-    ///
-    /// # Errors
-    /// If the storage fails.
+    /// The ids of the open sessions.
     pub fn session_ids(&self) -> Result<BTreeSet<SessionId>, ReadError> {
         let ids = self.records(session_range(SessionId(0)), usize::MAX, |key, _| {
             split_session_key(key)
@@ -136,13 +114,12 @@ impl<S: Store> Reader<S> {
     }
 
     /// One session, if it is open.
-    ///
-    /// # Errors
-    /// If the storage fails.
     pub fn session(&self, id: SessionId) -> Result<Option<SessionInfo>, ReadError> {
-        let record = self.shared.told(self.shared.store.get(&session_key(id)))?;
+        let record = self
+            .shared
+            .reported(self.shared.store.get(&session_key(id)))?;
         let info = record.map(|record| SessionInfo::decode(id, &record));
-        Ok(self.shared.told(info.transpose())?)
+        Ok(self.shared.reported(info.transpose())?)
     }
 
     fn records<T>(
@@ -152,7 +129,9 @@ impl<S: Store> Reader<S> {
         read: impl Fn(&[u8], &[u8]) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, ReadError> {
         let cursor = self.shared.store.cursor(Scope::Between(range.clone()));
-        Ok(self.shared.told(walk(cursor, &range.start, limit, read))?)
+        Ok(self
+            .shared
+            .reported(walk(cursor, &range.start, limit, read))?)
     }
 }
 

@@ -1,4 +1,4 @@
-//! One number for all that a store means, by which members are held against each other.
+//! A hash of the logical content of a store, for comparing members.
 
 use super::{ReadError, Reader};
 use crate::layout::{
@@ -9,38 +9,38 @@ use crate::store::{Cursor, Scope};
 use crate::{Store, StoreError};
 use dengine_types::{Index, Revision};
 
-/// A hash of what the store means, not of its bytes: what is only waiting to be collected does not count.
-/// Members that applied the same entries have equal ones.
+/// A hash of the logical content of the store, not of its bytes: garbage that is not collected yet
+/// does not count. Members that applied the same entries have equal hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogicalHash {
-    /// The last applied entry. Hashes of different indexes are not comparable.
+    /// The last applied entry. Hashes at different indexes are not comparable.
     pub applied_index: Index,
     /// The store's revision there.
     pub revision: Revision,
     /// The first revision of history.
     pub compact_revision: Revision,
-    /// The hash.
     pub hash: u64,
 }
 
 impl<S: Store> Reader<S> {
-    /// Reads everything once. Entries may be applied meanwhile; they do not show.
+    /// Reads everything once. Entries that are applied meanwhile are not included.
     ///
     /// # Errors
+    ///
     /// If the read was stopped, or the storage fails or is damaged.
     pub fn logical_hash(&self) -> Result<LogicalHash, ReadError> {
         // One cursor, so the records of all spaces are of one applied index.
         let mut cursor = self.shared.store.cursor(Scope::Between(everything()));
-        let state = self.shared.told(read_state(&mut cursor))?;
+        let state = self.shared.reported(read_state(&mut cursor))?;
         let mut hasher = Hasher::new(state);
-        self.shared.told(cursor.seek(&[]))?;
+        self.shared.reported(cursor.seek(&[]))?;
         let mut records = 0;
         while let Some((key, record)) = cursor.record() {
             if !self.goes_on(records) {
                 return Err(ReadError::Stopped { records });
             }
             let added = hasher.add(key, record);
-            self.shared.told(added.and_then(|()| cursor.next()))?;
+            self.shared.reported(added.and_then(|()| cursor.next()))?;
             records += 1;
         }
         Ok(LogicalHash {
@@ -62,11 +62,12 @@ fn read_state(cursor: &mut impl Cursor) -> Result<State, StoreError> {
     }
 }
 
-/// FNV-1a. It has to tell members apart that differ by accident, and to be the same in every build.
+/// FNV-1a. It has to distinguish members that differ by accident, and to be the same in every
+/// build.
 struct Hasher {
     hash: u64,
     compacted: Revision,
-    /// The key whose versions are being passed, and whether what is left of them is garbage.
+    /// The key whose versions are being read, and whether the rest of them is garbage.
     key: Vec<u8>,
     rest_is_garbage: bool,
 }
@@ -96,8 +97,8 @@ impl Hasher {
         Ok(())
     }
 
-    /// Whether a read or a watch that is still legal may see this version. Versions of a key come newest
-    /// first.
+    /// Whether a read or watch that is still allowed may see this version. Versions of a key are
+    /// read newest first.
     fn is_kept(&mut self, key: &[u8], record: &[u8]) -> Result<bool, StoreError> {
         let (prefix, revision) = split_data_key(key)?;
         if self.key != prefix {

@@ -1,12 +1,14 @@
 //! Reads, concurrent with the application of entries.
 //!
-//! Every read is made at one revision, by default the newest that is published. Versions at or below a
-//! published revision never change, so a read needs no lock and sees whole batches only. They may be
-//! collected once the revision is compacted. The compact revision is published before anything is
-//! collected, and a cursor shows the store as it was when it was made: so a read makes its cursors, then
-//! asks whether its revision is compacted, and if not, no cursor lacks a version that it needs.
+//! Every read is made at one revision, by default the newest that is published. Versions at or
+//! below a published revision never change, so a read needs no lock and sees whole batches only.
+//! They may be collected once the revision is compacted. The compact revision is published before
+//! anything is collected, and a cursor shows the store at the time of its creation: so a read
+//! creates its cursors, then checks whether its revision is compacted, and if not, no cursor lacks
+//! a version that it needs.
 //!
-//! Whatever a method here reads goes through `Shared::told`, so that the member hears of damage as well as the caller.
+//! Every result of the store goes through `Shared::reported`, so that damage reaches the member as
+//! well as the caller.
 
 mod batch;
 mod changes;
@@ -34,7 +36,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub struct Reader<S> {
     shared: Arc<Shared<S>>,
-    /// Long reads end when it says so.
+    /// Ends long reads when it becomes true.
     stop: Arc<AtomicBool>,
 }
 
@@ -47,28 +49,26 @@ impl<S> Clone for Reader<S> {
     }
 }
 
-/// Records between two looks at whether to go on: well under a millisecond.
+/// Records between two checks of `stop`: well under a millisecond.
 const RECORDS_PER_LOOK: u64 = 1024;
 
-/// What to read of a range.
+/// A read of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeQuery {
-    /// Which keys.
     pub keys: KeyRange,
-    /// Return at most so many pairs.
+    /// The maximum number of pairs.
     pub limit: usize,
-    /// Return no further pairs once they hold so many bytes; one pair is always returned.
+    /// The maximum bytes of pairs; one pair is always returned.
     pub max_bytes: usize,
-    /// Leave out the values.
     pub keys_only: bool,
-    /// Count the keys instead, all of them, and leave out the pairs.
+    /// Count all keys instead, and return no pairs.
     pub count_only: bool,
-    /// The state after this revision; `None`: the newest.
+    /// Read at this revision; `None` for the newest.
     pub revision: Option<Revision>,
 }
 
 impl RangeQuery {
-    /// All newest pairs of the range.
+    /// All pairs of the range at the newest revision.
     #[must_use]
     pub fn new(keys: KeyRange) -> Self {
         Self {
@@ -82,64 +82,57 @@ impl RangeQuery {
     }
 }
 
-/// What was read of a range.
+/// The result of a range read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeResult {
-    /// The store's revision when it was read, whichever revision was asked for.
+    /// The store's revision at the read, whatever revision was requested.
     pub revision: Revision,
     /// The pairs, in the order of their keys.
     pub kvs: Vec<KeyValue>,
-    /// Whether a bound left out pairs.
+    /// Whether pairs were left out because of a limit.
     pub more: bool,
-    /// How many keys the range holds. `None` if there are more than were returned: to count them all would cost as much
-    /// as to read them, so it is done only for [`RangeQuery::count_only`].
+    /// How many keys the range has. `None` if there are more than were returned: counting them
+    /// costs as much as reading them, so it is done only for [`RangeQuery::count_only`].
     pub count: Option<u64>,
 }
 
-/// Why a read has no answer.
+/// Why a read failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The revision has not happened yet, as far as this member knows.
-    #[error("revision {requested} lies in the future: the store is at revision {current}")]
+    /// The revision is in the future, as far as this member knows.
+    #[error("revision {requested} is in the future: the store is at revision {current}")]
     Future {
-        /// What was asked for.
         requested: Revision,
-        /// The store's revision.
         current: Revision,
     },
-    /// The history below the compact revision is gone.
     #[error("revision {requested} is compacted: history begins at revision {compacted}")]
     Compacted {
-        /// What was asked for.
         requested: Revision,
         /// The first revision that can be read.
         compacted: Revision,
     },
-    /// Nobody waits for it any more, or it took too long.
-    #[error("the read was given up after {records} records; ask for a smaller range")]
+    /// Its caller is gone, or it took too long.
+    #[error("the read was stopped after {records} records; ask for a smaller range")]
     Stopped {
-        /// How many were read by then.
+        /// How many were read before.
         records: u64,
     },
-    /// The storage failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Reads of single keys; see [`Reader::gets`]. Holds the store open, and its old versions: drop it soon.
+/// Reads of single keys; see [`Reader::gets`]. It keeps the store open, and its old versions: drop
+/// it soon.
 pub struct Gets<'r, S: Store> {
     reader: &'r Reader<S>,
     cursor: S::Cursor<'r>,
-    /// The newest revision, as of when the cursor was made or before.
+    /// The newest revision at or before the creation of the cursor.
     current: Revision,
     buffer: Vec<u8>,
 }
 
 impl<S: Store> Gets<'_, S> {
-    /// As [`Reader::get`].
-    ///
-    /// # Errors
-    /// If the revision cannot be read, or the storage fails.
+    /// Like [`Reader::get`].
     pub fn get(
         &mut self,
         key: &Bytes,
@@ -156,13 +149,14 @@ impl<S: Store> Gets<'_, S> {
             match self.reader.check_compacted(at) {
                 Ok(()) => break,
                 Err(error) if revision.is_some() => return Err(error),
-                // What was the newest revision grew old meanwhile, which takes a write and a compaction.
+                // The newest revision was compacted meanwhile, which takes a write and a
+                // compaction: try again.
                 Err(_) => *self = self.reader.gets(),
             }
         }
         let at = revision.unwrap_or(self.current);
         let found = find(&mut self.cursor, &mut self.buffer, key, at);
-        let found = self.reader.shared.told(found)?;
+        let found = self.reader.shared.reported(found)?;
         let found = found.map(|found| found.to_key_value(key.clone(), true));
         Ok((self.current, found))
     }
@@ -176,14 +170,14 @@ impl<S> Reader<S> {
         }
     }
 
-    /// The same, but that its long reads ([`Reader::range`], [`Reader::logical_hash`]) end with [`ReadError::Stopped`] soon
-    /// after `stop` becomes true.
+    /// A reader whose long reads ([`Reader::range`], [`Reader::logical_hash`]) end with
+    /// [`ReadError::Stopped`] soon after `stop` becomes true.
     #[must_use]
     pub fn stopped_by(self, stop: Arc<AtomicBool>) -> Self {
         Self { stop, ..self }
     }
 
-    /// Asked before each record: whether to go on.
+    /// Whether to go on; called before each record.
     fn goes_on(&self, records: u64) -> bool {
         !records.is_multiple_of(RECORDS_PER_LOOK) || !self.stop.load(Ordering::Relaxed)
     }
@@ -194,20 +188,19 @@ impl<S> Reader<S> {
         self.shared.revision()
     }
 
-    /// The first revision that can be read and watched; 0: all of history.
+    /// The first revision that can be read and watched; 0 for all of history.
     #[must_use]
     pub fn compact_revision(&self) -> Revision {
         self.shared.compact_revision()
     }
 
-    /// How many bytes this process has written to the store. What is kept of the past takes no more than was written since,
-    /// and what was live then.
+    /// How many bytes this process has written to the store. History takes at most what was written
+    /// since its beginning, and what was live then.
     #[must_use]
     pub fn written_bytes(&self) -> u64 {
         self.shared.written_bytes()
     }
 
-    /// How many sessions are open.
     #[must_use]
     pub fn open_sessions(&self) -> u64 {
         self.shared.sessions()
@@ -221,10 +214,7 @@ impl<S> Reader<S> {
 }
 
 impl<S: Store> Reader<S> {
-    /// Reads one key as of `revision`, or the newest. Returns the store's revision with it.
-    ///
-    /// # Errors
-    /// If the revision cannot be read, or the storage fails.
+    /// Reads one key at `revision`, or at the newest. Returns the store's revision with it.
     pub fn get(
         &self,
         key: &Bytes,
@@ -233,7 +223,7 @@ impl<S: Store> Reader<S> {
         self.gets().get(key, revision)
     }
 
-    /// Reads single keys, all from the store as it is now: cheaper than to look at it anew for each.
+    /// Reads single keys with one cursor, which is cheaper than one for each.
     #[must_use]
     pub fn gets(&self) -> Gets<'_, S> {
         let current = self.shared.revision();
@@ -245,11 +235,8 @@ impl<S: Store> Reader<S> {
         }
     }
 
-    /// Reads a range of keys, in order. Looks at the keys that it returns and at one more, or at all of them to count
-    /// them; and at deleted ones between these that are not collected yet.
-    ///
-    /// # Errors
-    /// If the revision cannot be read, the read was stopped, or the storage fails.
+    /// Reads a range of keys, in order. It visits the returned keys and one more, or all of them to
+    /// count them, and deleted keys in between that are not collected yet.
     pub fn range(&self, query: &RangeQuery) -> Result<RangeResult, ReadError> {
         let (scan, revision, at) = self.begin(query.revision, || {
             Scan::new(&self.shared.store, &query.keys)
@@ -268,7 +255,7 @@ impl<S: Store> Reader<S> {
                 Seen::Deleted { .. } | Seen::Later => Ok(ControlFlow::Continue(())),
             }
         });
-        self.shared.told(run)?;
+        self.shared.reported(run)?;
         if stopped {
             return Err(ReadError::Stopped { records });
         }
@@ -280,13 +267,12 @@ impl<S: Store> Reader<S> {
         })
     }
 
-    /// Roughly what the state occupies.
     #[must_use]
     pub fn approximate_bytes(&self) -> u64 {
         self.shared.store.approximate_bytes()
     }
 
-    /// What to read from, the store's revision, and the one to read at.
+    /// The cursors to read from, the store's revision, and the revision to read at.
     fn begin<T>(
         &self,
         requested: Option<Revision>,
@@ -306,7 +292,8 @@ impl<S: Store> Reader<S> {
             match too_early.unwrap_or_else(|| self.check_compacted(at)) {
                 Ok(()) => return Ok((opened, current, at)),
                 Err(error) if requested.is_some() => return Err(error),
-                // The newest revision grew old while we looked, which takes a write and a compaction.
+                // The newest revision was compacted during the read, which takes a write and a
+                // compaction: try again.
                 Err(_) => {}
             }
         }
@@ -324,13 +311,13 @@ impl<S: Store> Reader<S> {
     }
 }
 
-/// The answer to a range while it is gathered.
+/// The result of a range while it is gathered.
 #[derive(Default)]
 struct Page {
     kvs: Vec<KeyValue>,
     bytes: usize,
     count: u64,
-    /// A pair was left out, and so are all behind it.
+    /// A pair was left out, and so are all after it.
     more: bool,
 }
 

@@ -1,4 +1,5 @@
-//! What a command would visit: looked at before it is proposed, where no bound that is part of its meaning counts it.
+//! What a command would visit: measured before it is proposed, where no limit that is part of its
+//! meaning counts it.
 
 use super::{ReadError, Reader};
 use crate::scan::{Scan, Seen};
@@ -6,24 +7,25 @@ use crate::store::Store;
 use crate::{KeyRange, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, Refusal};
 use std::ops::ControlFlow;
 
-/// What ranges hold.
+/// The content of ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// Keys that were deleted and compacted, and have to be stepped over all the same: those that are not collected yet, and
-    /// those whose records the storage has not merged away. Each member has others, so that no
-    /// [bound of a command](RANGE_VISIT_KEYS_MAX) may count them.
+    /// Keys that were deleted and compacted, and still have to be stepped over: those that are not
+    /// collected yet, and those whose records the storage has not merged away. They differ between
+    /// members, so no [limit of a command](RANGE_VISIT_KEYS_MAX) may count them.
     pub gone: usize,
-    /// All others, which the bound counts since [version 3](crate::CommandVersion::V3) of commands.
+    /// All others, which the limit counts since [version 3](crate::CommandVersion::V3) of commands.
     pub keys: usize,
     /// Bytes of these and their values.
     pub bytes: usize,
 }
 
 impl Survey {
-    /// Refuses what visits all of it as a command would be that counts.
+    /// Refuses a command that would visit all of this, by the limits of a counting command.
     ///
     /// # Errors
-    /// It is more than one command may visit.
+    ///
+    /// It exceeds what one command may visit.
     pub fn check(&self) -> Result<(), Refusal> {
         let fits = self.keys <= RANGE_VISIT_KEYS_MAX && self.bytes <= RANGE_VISIT_BYTES_MAX;
         fits.then_some(()).ok_or(Refusal::RangesTooLarge {
@@ -34,10 +36,11 @@ impl Survey {
 }
 
 impl<S: Store> Reader<S> {
-    /// Looks over these ranges: soon no further if more than `gone_max` keys of them are gone, and of each one no further than a
-    /// command may visit.
+    /// Measures these ranges. It ends soon after more than `gone_max` of their keys are gone, and
+    /// visits no more of each than a command may.
     ///
     /// # Errors
+    ///
     /// The read was stopped, or the storage fails.
     pub fn survey(&self, ranges: &[KeyRange], gone_max: usize) -> Result<Survey, ReadError> {
         let (mut all, mut records) = (Survey::default(), 0);
@@ -63,7 +66,7 @@ impl<S: Store> Reader<S> {
                     false => ControlFlow::Continue(()),
                 })
             });
-            let stepped_over = self.shared.told(run)?;
+            let stepped_over = self.shared.reported(run)?;
             if stopped {
                 return Err(ReadError::Stopped { records });
             }

@@ -1,11 +1,11 @@
-//! A batch of writes, in one buffer instead of one allocation for each key and value.
+//! A batch of writes in one buffer, instead of one allocation for each key and value.
 
 use std::ops::Range;
 
-/// What an emptied batch keeps of its memory, for writes and for their places each.
+/// How much memory an emptied batch keeps, for writes and for their places each.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-/// Writes that become visible and durable together. Later ones win over earlier ones.
+/// Writes that become visible and durable together. Later ones override earlier ones.
 #[derive(Clone, Debug, Default)]
 pub struct WriteBatch {
     bytes: Vec<u8>,
@@ -19,25 +19,19 @@ struct Span {
     value: Option<Range<usize>>,
 }
 
-/// One write of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
-    /// Sets a key.
     Put {
-        /// The key.
         key: &'a [u8],
-        /// Its new value.
         value: &'a [u8],
     },
-    /// Removes a key, if it is there.
+    /// Removes a key if it exists.
     Delete {
-        /// The key.
         key: &'a [u8],
     },
 }
 
 impl WriteBatch {
-    /// Sets a key.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
         self.put_with(
             |bytes| bytes.extend_from_slice(key),
@@ -45,19 +39,19 @@ impl WriteBatch {
         );
     }
 
-    /// Sets a key; both parts are appended straight to the batch's buffer.
+    /// Sets a key; both parts are appended directly to the batch's buffer.
     pub fn put_with(&mut self, key: impl FnOnce(&mut Vec<u8>), value: impl FnOnce(&mut Vec<u8>)) {
         let key = self.append(key);
         let value = Some(self.append(value));
         self.spans.push(Span { key, value });
     }
 
-    /// Removes a key, if it is there.
+    /// Removes a key if it exists.
     pub fn delete(&mut self, key: &[u8]) {
         self.delete_with(|bytes| bytes.extend_from_slice(key));
     }
 
-    /// Removes a key, if it is there; it is appended straight to the batch's buffer.
+    /// Removes a key if it exists; the key is appended directly to the batch's buffer.
     pub fn delete_with(&mut self, key: impl FnOnce(&mut Vec<u8>)) {
         let key = self.append(key);
         self.spans.push(Span { key, value: None });
@@ -77,13 +71,14 @@ impl WriteBatch {
         })
     }
 
-    /// Takes back all writes but the first `operations`, which had [`Self::size_bytes`] `bytes` together.
+    /// Removes all writes but the first `operations`, which had [`Self::size_bytes`] `bytes`
+    /// together.
     pub(crate) fn truncate(&mut self, operations: usize, bytes: usize) {
         self.spans.truncate(operations);
         self.bytes.truncate(bytes);
     }
 
-    /// Empties it, and keeps its memory for the next writes unless that is unusually much.
+    /// Removes all writes, and keeps the memory for the next ones unless it is unusually much.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.shrink_to(KEPT_BYTES_MAX);
@@ -91,13 +86,12 @@ impl WriteBatch {
         self.spans.shrink_to(KEPT_BYTES_MAX / size_of::<Span>());
     }
 
-    /// How many writes it holds.
+    /// The number of writes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// Whether it holds none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()

@@ -1,4 +1,4 @@
-//! What every [`Store`] must do, as a library: `Suite::new(make).test_all()`.
+//! The conformance suite of a [`Store`]: `Suite::new(make).test_all()`.
 
 use super::{Cursor, MemoryStore, Operation, Scope, Store, WriteBatch};
 use crate::layout::put_data_key;
@@ -26,6 +26,7 @@ where
     /// Runs every rule.
     ///
     /// # Panics
+    ///
     /// If the store breaks one.
     pub fn test_all(&self) {
         self.is_empty_at_first();
@@ -39,7 +40,7 @@ where
         self.cursors_outlive_a_flush();
         self.shows_batches_whole();
         self.takes_large_records();
-        self.behaves_as_the_one_in_memory();
+        self.behaves_like_the_memory_store();
     }
 
     fn is_empty_at_first(&self) {
@@ -88,7 +89,7 @@ where
             vec![0xff],
             vec![0xff, 0xff],
         ];
-        // Half of them flushed, half of them not, in an order that is not theirs.
+        // Half of them flushed, half of them not, in an order other than theirs.
         for (at, key) in keys.iter().rev().enumerate() {
             write(&store, &[put(key, b"")]);
             if at == keys.len() / 2 {
@@ -219,8 +220,9 @@ where
         assert!(store.approximate_bytes() > 0);
     }
 
-    /// Random writes, flushes and reads, all of which have to look the same on a [`MemoryStore`].
-    fn behaves_as_the_one_in_memory(&self) {
+    /// Random writes, flushes and reads, all of which must have the same result on a
+    /// [`MemoryStore`].
+    fn behaves_like_the_memory_store(&self) {
         for seed in 1..=8 {
             let (store, model) = ((self.make)(), MemoryStore::default());
             let mut random = Random(seed);
@@ -255,7 +257,7 @@ where
     }
 }
 
-/// Enough randomness for a test, and the same each time (xorshift64).
+/// A reproducible generator (xorshift64).
 struct Random(u64);
 
 impl Random {
@@ -266,7 +268,7 @@ impl Random {
         self.0 % bound
     }
 
-    /// One of few versions of one of few keys, some of which begin as others do.
+    /// One of few versions of one of few keys, some of which are prefixes of others.
     fn key(&mut self) -> Vec<u8> {
         let user_key = &b"k\0k\0\xff\0"[..self.below(7) as usize];
         data_key(user_key, self.below(6))

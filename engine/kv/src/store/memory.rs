@@ -1,4 +1,4 @@
-//! A store in memory, for tests and the simulator. Nothing in it survives the process.
+//! A store in memory, for tests and the simulator. Its content does not survive the process.
 
 use super::{Cursor, Operation, Scope, Store, StoreError, WriteBatch};
 use crate::layout::version_prefix;
@@ -84,7 +84,7 @@ impl Store for MemoryStore {
 pub struct MemoryCursor {
     records: Arc<Records>,
     scope: Scope,
-    /// First key outside of the scope; `None`: there is no such key.
+    /// First key outside of the scope; `None` if there is none.
     upper: Option<Vec<u8>>,
     current: Option<(Bytes, Bytes)>,
 }
@@ -105,7 +105,7 @@ impl Cursor for MemoryCursor {
         let lower = match &self.scope {
             Scope::OneKey => {
                 // The terminator's last byte is 0, so the prefix with 1 in its place is the first
-                // byte string behind all versions of the key.
+                // byte string after all versions of the key.
                 self.upper = version_prefix(key).map(|prefix| {
                     let mut upper = prefix.to_vec();
                     *upper.last_mut().expect("prefixes are never empty") += 1;

@@ -1,7 +1,7 @@
 //! The storage that the state machine needs: an ordered map of bytes with atomic batches.
 //!
-//! Whoever implements [`Store`] runs [`conformance::Suite`] against it. Nothing here knows what the
-//! bytes mean, except that the versions of one key share a prefix (see [`Scope::OneKey`]).
+//! Implementations of [`Store`] run [`conformance::Suite`]. Nothing here interprets the bytes,
+//! except that the versions of one key share a prefix (see [`Scope::OneKey`]).
 
 mod batch;
 #[cfg(any(test, feature = "testing"))]
@@ -24,27 +24,23 @@ pub trait Store: Send + Sync + 'static {
         Self: 'a;
 
     /// The value under exactly this key.
-    ///
-    /// # Errors
-    /// If the storage fails or is damaged.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError>;
 
-    /// A way through the records as they are now. Later writes do not show in it, and a batch shows
-    /// in it whole or not at all. It costs memory while it lives: drop it soon.
+    /// An iterator over the records as they are now. It does not see later writes, and sees a batch
+    /// as a whole or not at all. It costs memory while it lives: drop it soon.
     fn cursor(&self, scope: Scope) -> Self::Cursor<'_>;
 
-    /// Applies a batch: after a crash, and to every reader, either all of it is there or nothing, and
-    /// never a batch without those written before it. Not durable until [`Self::flush`] returns.
+    /// Applies a batch: after a crash, and to every reader, either all of it is visible or nothing,
+    /// and never a batch without those written before it. Not durable until [`Self::flush`]
+    /// returns.
     ///
     /// # Errors
+    ///
     /// If the storage fails; then nothing of the batch may ever become visible.
     fn write(&self, batch: &WriteBatch) -> Result<(), StoreError>;
 
-    /// The same for what can wait until there is space: where [`Self::write`] waits for some, this fails ([`StoreError::NoSpace`]), and
-    /// nothing of the batch takes effect.
-    ///
-    /// # Errors
-    /// As [`Self::write`].
+    /// Like [`Self::write`], for writes that can wait for space: where that waits, this fails with
+    /// [`StoreError::NoSpace`], and nothing of the batch takes effect.
     fn write_if_room(&self, batch: &WriteBatch) -> Result<(), StoreError> {
         self.write(batch)
     }
@@ -52,110 +48,108 @@ pub trait Store: Send + Sync + 'static {
     /// Returns once everything written before the call is durable. Writes may go on meanwhile.
     ///
     /// # Errors
-    /// If the storage fails; what was written since the last flush may then be lost, unless that is for want of space.
+    ///
+    /// If the storage fails; what was written since the last flush may then be lost, unless it
+    /// failed for lack of space.
     fn flush(&self) -> Result<(), StoreError>;
 
-    /// Gives back what deleted records take, if that is worth it and there is room for it in what is free. Reads and writes go on
-    /// meanwhile, and it may take long.
+    /// Reclaims the space of deleted records, if that is worth it and `free_bytes` suffice for it.
+    /// Reads and writes go on meanwhile, and it may take long.
     ///
     /// # Errors
-    /// If there was no room after all, or the storage fails.
+    ///
+    /// If the space did not suffice after all, or the storage fails.
     fn reclaim(&self, _free_bytes: u64) -> Result<Reclaimed, StoreError> {
         Ok(Reclaimed::Nothing)
     }
 
-    /// How much space a flush takes at most; none if it is not on a disk.
+    /// The maximum space that a flush takes; 0 if the store is not on a disk.
     fn unflushed_bytes(&self) -> u64 {
         0
     }
 
-    /// Roughly what the records occupy.
+    /// The approximate size of the records.
     fn approximate_bytes(&self) -> u64;
 }
 
-/// What [`Store::reclaim`] did.
+/// The result of [`Store::reclaim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reclaimed {
-    /// Deleted records take little, or there is no room to do something about it.
+    /// Deleted records take little, or there is no room to reclaim them.
     Nothing,
-    /// It could not begin yet: ask again a few seconds later.
+    /// It could not begin yet: try again a few seconds later.
     NotYet,
-    /// What they took is given back.
+    /// Their space was reclaimed.
     GivenBack,
 }
 
-/// Which records a cursor will be asked for. Leaving the scope finds nothing or anything.
+/// The records that a cursor will be used for. Outside of the scope its results are unspecified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// After each seek only records that agree with the sought key in
-    /// [`version_prefix`](crate::layout::version_prefix): the versions of one key. Lets the storage
-    /// skip whatever a filter by that prefix can rule out.
+    /// After each seek only records with the [`version_prefix`](crate::layout::version_prefix) of
+    /// the sought key: the versions of one key. Lets the storage skip everything that a filter by
+    /// that prefix can exclude.
     OneKey,
     /// Records in this range of bytes.
     Between(Range<Vec<u8>>),
 }
 
-/// A position among the records of a [`Store`]. New cursors stand nowhere: seek first.
+/// A position among the records of a [`Store`]. A new cursor has none: seek first.
 pub trait Cursor {
-    /// Moves to the first record of the scope at or behind `key`.
-    ///
-    /// # Errors
-    /// If the storage fails or is damaged.
+    /// Moves to the first record of the scope at or after `key`.
     fn seek(&mut self, key: &[u8]) -> Result<(), StoreError>;
 
-    /// Moves to the next record of the scope. Only for a cursor that stands on a record.
-    ///
-    /// # Errors
-    /// If the storage fails or is damaged.
+    /// Moves to the next record of the scope. The cursor must be on a record.
     fn next(&mut self) -> Result<(), StoreError>;
 
-    /// Key and value of the record it stands on; `None` behind the last.
+    /// Key and value of the current record; `None` after the last.
     fn record(&self) -> Option<(&[u8], &[u8])>;
 
-    /// How many records that were deleted it had to step over so far, if the storage knows.
+    /// How many deleted records it had to step over so far, if the storage knows.
     fn stepped_over(&self) -> usize {
         0
     }
 }
 
-/// Why the storage could not do what was asked. All of these end the member, but for [`Self::NoSpace`] of a flush, and what is no damage for a
-/// reader: it cannot go on without its storage, and must not guess.
+/// The errors of the storage. All of them end the member, because it cannot go on without its
+/// storage and must not guess, except for [`Self::NoSpace`] of a flush, and for errors of a reader
+/// other than damage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The storage below reported an error.
     #[error("storage failed while {doing}: {reason}")]
     Failed {
-        /// What was asked of it.
+        /// The operation.
         doing: &'static str,
-        /// What it said.
+        /// The reported reason.
         reason: String,
     },
-    /// There is no space for it. Nothing is lost, and it may be tried again.
+    /// There is no space. Nothing is lost, and the operation may be tried again.
     #[error("storage found no space while {doing}: {reason}")]
     NoSpace {
-        /// What was asked of it.
+        /// The operation.
         doing: &'static str,
-        /// What it said.
+        /// The reported reason.
         reason: String,
     },
-    /// Bytes that we wrote read differently.
+    /// Data is not what was written.
     #[error(
-        "storage is damaged: {0}; remove this member from the cluster and add it again with an empty folder"
+        "storage is damaged: {0}; remove this member from the cluster and add it again with an \
+         empty data directory"
     )]
     Corrupt(String),
-    /// Written by a later version of the program.
     #[error(
-        "{what} has format {found}, but this program knows only formats up to {supported}: start the newer version that wrote it"
+        "{what} has format {found}, but this program knows only formats up to {supported}: start \
+         the newer version that wrote it"
     )]
     NewerFormat {
-        /// The thing that is too new.
+        /// What is too new.
         what: &'static str,
-        /// Its format.
         found: u32,
-        /// The highest format this program knows.
+        /// The newest format that this program reads.
         supported: u32,
     },
-    /// Holds records, but not ours.
+    /// It contains records of something else.
     #[error("storage was not written by this program: {0}")]
     Foreign(String),
 }

@@ -52,7 +52,7 @@ fn then(operations: Vec<BatchOperation>) -> Command {
     })
 }
 
-/// Applies a batch: the revision it answers with, whether its comparisons held, its answers.
+/// Applies a batch; returns its revision, whether its comparisons held, and its answers.
 fn batch(machine: &mut super::Machine, command: Command) -> (u64, bool, Vec<BatchAnswer>) {
     match apply(machine, command) {
         Outcome::Batch {
@@ -64,7 +64,7 @@ fn batch(machine: &mut super::Machine, command: Command) -> (u64, bool, Vec<Batc
     }
 }
 
-/// The pairs of a read, and whether there are more.
+/// The pairs of a read, whether there are more, and the count.
 fn pairs(answer: &BatchAnswer) -> (Vec<String>, bool, u64) {
     let BatchAnswer::Get { kvs, more, count } = answer else {
         panic!("{answer:?}");
@@ -134,7 +134,7 @@ fn reads_see_the_operations_before_them() {
 }
 
 #[test]
-fn failed_comparisons_do_the_other_operations() {
+fn failed_comparisons_run_the_other_operations() {
     let mut machine = machine();
     let create = Command::Batch(Batch {
         compares: vec![compare(
@@ -155,7 +155,7 @@ fn failed_comparisons_do_the_other_operations() {
 }
 
 #[test]
-fn comparisons_relate_what_the_key_has_to_what_is_given() {
+fn comparisons_relate_the_key_to_the_operand() {
     use CompareTarget::{CreateRevision, ModRevision, Value, Version};
     use Relation::{Equal, Greater, Less, NotEqual};
     let mut machine = machine();
@@ -173,12 +173,12 @@ fn comparisons_relate_what_the_key_has_to_what_is_given() {
         (one("a"), Equal, Value(bytes("m")), true),
         (one("a"), Less, Value(bytes("n")), true),
         (one("a"), Greater, Value(bytes("m")), false),
-        // Every key of a range has to hold.
+        // The comparison must hold for every key of a range.
         (both(), Greater, Version(0), true),
         (both(), Greater, Version(1), false),
         (both(), Greater, Value(bytes("a")), true),
         (both(), Equal, Value(bytes("m")), false),
-        // What does not exist has zeros, and no value.
+        // A missing key has zeros, and no value.
         (one("z"), Equal, Version(0), true),
         (one("z"), Less, ModRevision(Revision(1)), true),
         (one("z"), Equal, Value(Bytes::new()), false),
@@ -213,7 +213,7 @@ fn comparisons_see_the_state_before_the_batch() {
 }
 
 #[test]
-fn a_key_that_would_change_twice_is_refused_and_nothing_is_done() {
+fn a_batch_that_would_change_a_key_twice_is_refused() {
     let mut machine = machine();
     run(&mut machine, [put("b", "0")]);
     let twice: [Vec<BatchOperation>; 4] = [
@@ -272,7 +272,7 @@ fn keys_that_change_once_are_not_refused() {
 }
 
 #[test]
-fn all_reads_of_a_batch_share_a_bound_of_bytes() {
+fn the_reads_of_a_batch_share_a_limit_of_bytes() {
     let mut machine = machine();
     let large = "x".repeat(BATCH_READ_BYTES_MAX / 4);
     run(
@@ -296,7 +296,7 @@ fn all_reads_of_a_batch_share_a_bound_of_bytes() {
 }
 
 #[test]
-fn what_one_command_deletes_by_ranges_is_bounded_and_all_or_nothing() {
+fn range_deletes_of_one_command_are_bounded_and_atomic() {
     const KEY_BYTES: usize = 32_000;
     let mut machine = machine();
     let fits = RANGE_DELETE_BYTES_MAX / (KEY_BYTES + 32);
@@ -356,7 +356,7 @@ fn a_limit_and_flags_bound_a_read() {
 }
 
 #[test]
-fn a_batch_that_changes_nothing_is_read_as_it_would_be_applied() {
+fn a_read_only_batch_reads_what_it_would_if_applied() {
     let mut machine = machine();
     run(&mut machine, ["a", "b", "c", "d"].map(|key| put(key, "1")));
     run(&mut machine, [delete("b")]);
@@ -386,7 +386,7 @@ fn a_batch_that_changes_nothing_is_read_as_it_would_be_applied() {
 }
 
 #[test]
-fn ranges_of_one_batch_delete_what_they_share_once() {
+fn overlapping_ranges_of_a_batch_delete_keys_once() {
     let mut machine = machine();
     run(&mut machine, ["a", "b", "c", "d"].map(|key| put(key, "")));
     let deletes = then(vec![
@@ -406,9 +406,9 @@ fn ranges_of_one_batch_delete_what_they_share_once() {
     assert_eq!(deleted, [2, 1, 0, 1]);
 }
 
-/// It is what answers that wait are bounded by.
+/// The memory of waiting answers is limited by this.
 #[test]
-fn an_answer_costs_as_much_more_as_its_pairs_hold_more() {
+fn the_cost_of_an_answer_grows_with_its_pairs() {
     let cost = |keys: &[&str], value_bytes: usize| {
         let mut machine = machine();
         let value = "v".repeat(value_bytes);

@@ -34,7 +34,7 @@ fn at(machine: &Machine, revision: u64) -> Result<Option<Bytes>, ReadError> {
 }
 
 #[test]
-fn a_compaction_says_from_where_history_is_kept() {
+fn a_compaction_sets_the_first_revision_of_history() {
     let mut machine = machine();
     run(&mut machine, [put("a", "1"), put("a", "2"), put("a", "3")]);
     let outcome = apply(&mut machine, compact(3));
@@ -88,7 +88,7 @@ fn a_compaction_survives_a_restart() {
 }
 
 #[test]
-fn the_collector_removes_what_nobody_may_read() {
+fn the_collector_removes_what_is_no_longer_readable() {
     let store = MemoryStore::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
     run(&mut machine, [put("a", "1"), put("a", "2"), put("a", "3")]);
@@ -111,7 +111,7 @@ fn the_collector_removes_what_nobody_may_read() {
 }
 
 #[test]
-fn a_tombstone_of_the_compact_revision_goes_with_the_next_compaction() {
+fn a_tombstone_of_the_compact_revision_is_removed_by_the_next_one() {
     let store = MemoryStore::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
     run(&mut machine, [put("a", "1"), delete("a"), compact(3)]);
@@ -120,7 +120,7 @@ fn a_tombstone_of_the_compact_revision_goes_with_the_next_compaction() {
     assert_eq!(
         counts(&store),
         (1, 1),
-        "a watch from revision 3 has to tell it"
+        "a watch from revision 3 must deliver it"
     );
     run(&mut machine, [put("b", "1"), compact(4)]);
     assert!(collector.step(100).expect("collect").done);
@@ -128,7 +128,7 @@ fn a_tombstone_of_the_compact_revision_goes_with_the_next_compaction() {
 }
 
 #[test]
-fn each_step_is_bounded_and_they_come_to_an_end() {
+fn each_step_is_bounded_and_the_last_one_reports_it() {
     let store = MemoryStore::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
     for number in 0..20 {
@@ -150,7 +150,7 @@ fn each_step_is_bounded_and_they_come_to_an_end() {
 }
 
 #[test]
-fn a_compaction_amid_the_steps_leaves_no_garbage() {
+fn a_compaction_between_steps_leaves_no_garbage() {
     let store = MemoryStore::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
     run(&mut machine, ["a", "b", "c", "d"].map(|key| put(key, "1")));
@@ -166,7 +166,7 @@ fn a_compaction_amid_the_steps_leaves_no_garbage() {
 }
 
 #[test]
-fn a_collector_that_starts_over_finds_the_rest() {
+fn a_new_collector_finds_the_rest() {
     let store = MemoryStore::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
     run(
@@ -225,7 +225,7 @@ fn everything_else_counts_in_the_hash() {
     assert_eq!(hash(&base()), hash(&base()));
 }
 
-/// A read at the compacted revision shows it.
+/// A read at the compact revision returns it.
 #[test]
 fn a_value_older_than_the_compacted_revision_counts_in_the_hash() {
     let [one, other] = ["1", "2"].map(|value| {
@@ -236,13 +236,13 @@ fn a_value_older_than_the_compacted_revision_counts_in_the_hash() {
     assert_ne!(one.hash, other.hash);
 }
 
-/// A store in which something happens whenever somebody makes a cursor.
+/// A store that runs a hook at the creation of a cursor.
 #[derive(Clone, Default)]
 struct Interrupted {
     store: MemoryStore,
     /// What happens next, once.
     then: Arc<Mutex<Option<Interruption>>>,
-    /// What can wait for space finds none.
+    /// Writes that can wait for space fail.
     is_full: Arc<AtomicBool>,
 }
 
@@ -292,9 +292,9 @@ impl Store for Interrupted {
     }
 }
 
-/// It was passed over, and stayed for ever.
+/// It was skipped, and stayed permanently.
 #[test]
-fn what_found_no_space_to_be_removed_in_is_removed_once_there_is_some() {
+fn garbage_that_could_not_be_removed_is_removed_once_there_is_space() {
     let store = Interrupted::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
     let entries = [
@@ -312,7 +312,8 @@ fn what_found_no_space_to_be_removed_in_is_removed_once_there_is_some() {
     assert_eq!((collected.removed > 0, collected.done), (true, true));
 }
 
-/// `a` was 1 and is 2; when a read makes its cursor, it becomes 3, and all before that is given up.
+/// `a` was 1 and is 2; when a read creates its cursor, it becomes 3, and all history before that is
+/// compacted.
 fn interrupted() -> Reader<Interrupted> {
     let store = Interrupted::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
@@ -348,7 +349,7 @@ fn a_read_that_began_before_a_compaction_does_not_miss_versions() {
 }
 
 #[test]
-fn a_read_of_the_newest_is_not_refused_for_a_compaction() {
+fn a_read_of_the_newest_revision_survives_a_compaction() {
     let reader = interrupted();
     let (revision, found) = reader.get(&bytes("a"), None).expect("get");
     assert_eq!(revision, Revision(4));
@@ -359,7 +360,7 @@ fn a_read_of_the_newest_is_not_refused_for_a_compaction() {
 }
 
 #[test]
-fn a_cursor_that_is_open_shows_what_is_collected_meanwhile() {
+fn an_open_cursor_sees_what_is_collected_meanwhile() {
     let store = MemoryStore::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
     run(&mut machine, [put("a", "1"), put("a", "2")]);

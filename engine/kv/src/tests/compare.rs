@@ -5,7 +5,8 @@ use crate::store::MemoryStore;
 use crate::{Command, Expected, Outcome, StateMachine};
 use dengine_types::Revision;
 
-/// Runs a compare-and-swap on `a` after `before`; whether it succeeded, and the revision afterwards.
+/// Runs a compare-and-swap on `a` after `before`; returns whether it succeeded, and the revision
+/// afterwards.
 fn swap(before: &[Command], expected: Expected) -> (bool, u64) {
     let mut machine = StateMachine::open(MemoryStore::default()).expect("open");
     let swap = Command::CompareAndSwap {

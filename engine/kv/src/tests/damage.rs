@@ -1,4 +1,4 @@
-//! Damage that a reader finds is told to the member, too.
+//! Damage that a reader finds is reported to the member, too.
 
 use super::{between, bytes, everything, put_for};
 use crate::store::{Cursor, MemoryStore, Scope, WriteBatch};
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use dengine_types::{Revision, SessionId};
 use std::sync::{Arc, Mutex};
 
-/// A store that fails once it was told how.
+/// A store that fails once a failure is set.
 #[derive(Clone, Default)]
 struct Failing {
     store: MemoryStore,
@@ -125,9 +125,9 @@ fn reads() -> Vec<(&'static str, Read)> {
     ]
 }
 
-/// The caller was told, and the member went on.
+/// The caller got the error, and the member went on.
 #[test]
-fn damage_that_a_reader_finds_is_told_and_no_other_failure_is() {
+fn only_damage_found_by_a_reader_is_reported_to_the_member() {
     let store = Failing::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
     let entries = [
@@ -135,10 +135,10 @@ fn damage_that_a_reader_finds_is_told_and_no_other_failure_is() {
         super::command_entry(2, Command::OpenSession { ttl_ms: 1000 }),
     ];
     machine.apply(&entries).expect("apply");
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let tell = Arc::clone(&told);
-    machine.on_damage(move |error| tell.lock().expect("no panic").push(error));
-    let told = || std::mem::take(&mut *told.lock().expect("no panic"));
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let report = Arc::clone(&reported);
+    machine.on_damage(move |error| report.lock().expect("no panic").push(error));
+    let reported = || std::mem::take(&mut *reported.lock().expect("no panic"));
     let fail = |with| *store.with.lock().expect("no panic") = with;
     let damaged = StoreError::Corrupt("a block".to_owned());
     let failed = StoreError::Failed {
@@ -151,11 +151,11 @@ fn damage_that_a_reader_finds_is_told_and_no_other_failure_is() {
         read(&reader).unwrap_or_else(|error| panic!("{name}: {error}"));
         fail(Some(failed.clone()));
         assert_eq!(read(&reader), Err(failed.clone().into()), "{name}");
-        assert_eq!(told(), [], "{name}");
+        assert_eq!(reported(), [], "{name}");
         fail(Some(damaged.clone()));
         assert_eq!(read(&reader), Err(damaged.clone().into()), "{name}");
-        assert_eq!(told(), std::slice::from_ref(&damaged), "{name}");
+        assert_eq!(reported(), std::slice::from_ref(&damaged), "{name}");
     }
     machine.flush().expect_err("it is damaged");
-    assert_eq!(told(), [damaged]);
+    assert_eq!(reported(), [damaged]);
 }

@@ -1,4 +1,4 @@
-//! Every decoder: what was encoded comes back, and no other bytes make it panic.
+//! Every decoder: what was encoded is decoded, and no other bytes make it panic.
 
 use crate::layout::{
     Change, STATE_KEY, State, Version, change, check_format, decode_membership, decode_state,
@@ -27,7 +27,7 @@ fn revision() -> impl Strategy<Value = Revision> {
     any::<u64>().prop_map(Revision)
 }
 
-/// Bytes that often look like the beginning of something.
+/// Bytes that often resemble the beginning of a record.
 fn hostile() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![any::<u8>(), 0..16_u8, Just(0xff)];
     let body = prop::collection::vec(byte, 0..64);
@@ -170,7 +170,7 @@ fn state() -> impl Strategy<Value = State> {
     })
 }
 
-/// Found by the fuzz target `kv_store`: a read of the newest revision waited for ever.
+/// Found by the fuzz target `kv_store`: a read of the newest revision never ended.
 #[test]
 fn a_state_whose_newest_revision_is_compacted_is_refused() {
     let state = State {
@@ -186,10 +186,11 @@ fn a_state_whose_newest_revision_is_compacted_is_refused() {
     decode_state(&encode_state(&state)).unwrap_err();
 }
 
-/// Found by reading: at the last revision there is, the next put overflowed, and so did a watch of what comes. A
-/// snapshot is judged by its index and term; what else its state says is a peer's word.
+/// Found by review: at the largest revision the next put overflowed, and so did a watch of the next
+/// revision. Index and term of a snapshot are verified; the rest of its state is whatever the peer
+/// sent.
 #[test]
-fn a_state_that_no_entries_lead_to_is_refused() {
+fn an_impossible_state_is_refused() {
     let highest = State {
         applied_index: Index((1 << 62) - 1),
         applied_term: Term((1 << 62) - 1),
@@ -248,7 +249,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases * 2))]
 
     #[test]
-    fn requests_come_back_in_every_version(request in request()) {
+    fn requests_round_trip_in_every_version(request in request()) {
         for version in CommandVersion::ALL {
             let decoded = Request::decode(request.clone().encode(version));
             let request = request.clone();
@@ -257,7 +258,7 @@ proptest! {
     }
 
     #[test]
-    fn data_keys_come_back(key in hostile(), revision in revision()) {
+    fn data_keys_round_trip(key in hostile(), revision in revision()) {
         let encoded = data_key(&key, revision);
         let (prefix, found) = split_data_key(&encoded).expect("a data key");
         prop_assert_eq!(found, revision);
@@ -266,7 +267,7 @@ proptest! {
     }
 
     #[test]
-    fn data_keys_keep_the_order(
+    fn data_keys_preserve_the_order(
         left in hostile(), right in hostile(), one in revision(), other in revision(),
     ) {
         let by_key = data_key(&left, one).cmp(&data_key(&right, other));
@@ -275,7 +276,7 @@ proptest! {
     }
 
     #[test]
-    fn records_come_back(
+    fn records_round_trip(
         create in any::<u64>(), number in any::<u64>(), ttl_ms in any::<u64>(), value in blob(),
         state in state(),
     ) {
@@ -327,7 +328,7 @@ proptest! {
     }
 }
 
-/// The walk over a range steps behind a key by its terminator.
+/// The scan of a range steps to the next key by the terminator.
 #[test]
 fn a_data_key_without_its_terminator_is_refused() {
     let mut key = data_key(b"k", Revision(7));
@@ -336,9 +337,10 @@ fn a_data_key_without_its_terminator_is_refused() {
     split_data_key(&key).expect_err("its prefix does not end as ours do");
 }
 
-/// Each revision changes a key at most once, so it has no more versions than there were revisions for them.
+/// Each revision changes a key at most once, so a key has at most as many versions as there were
+/// revisions.
 #[test]
-fn a_version_that_its_revision_cannot_have_is_refused() {
+fn an_impossible_version_number_is_refused() {
     let read = |create_revision, number| {
         let mut record = Vec::new();
         let version = Version::Live {
@@ -355,13 +357,13 @@ fn a_version_that_its_revision_cannot_have_is_refused() {
     assert_eq!(read(7, 1), Ok(Some(1)));
     assert_eq!(read(5, 3), Ok(Some(3)));
     for (create_revision, number) in [(5, 4), (5, 0), (8, 1), (0, 1), (1, u64::MAX)] {
-        read(create_revision, number).expect_err("nobody wrote that");
+        read(create_revision, number).expect_err("never written");
     }
 }
 
 #[test]
 fn a_session_of_impossible_sizes_does_not_panic() {
-    // Two answers of sequences 1 and 2, each of 2^64 - 1 bytes.
+    // Two replies of sequences 1 and 2, each of 2^64 - 1 bytes.
     let size: Vec<u8> = [0xff; 9].into_iter().chain([1]).collect();
     let reply = |sequence| [&[0x22, 13, 8, sequence, 16][..], &size].concat();
     let record = [reply(1), reply(2)].concat();
@@ -370,7 +372,7 @@ fn a_session_of_impossible_sizes_does_not_panic() {
 }
 
 #[test]
-fn the_wire_says_ranges_by_their_end() {
+fn ranges_are_encoded_by_their_end() {
     let (key, end) = (Bytes::from_static(b"a"), Bytes::from_static(b"b"));
     let range = |end: &Bytes| KeyRange::from_wire(&key, end);
     assert_eq!(range(&Bytes::new()), KeyRange::One(key.clone()));

@@ -52,7 +52,7 @@ fn index(machine: &Machine) -> Vec<String> {
 }
 
 #[test]
-fn a_key_carries_its_time_to_live() {
+fn a_key_has_the_time_to_live_of_its_put() {
     let mut machine = machine();
     run(&mut machine, [put_for("a", "1", 70)]);
     let reader = machine.reader();
@@ -79,7 +79,7 @@ fn a_plain_put_clears_an_old_time_to_live() {
 }
 
 #[test]
-fn swaps_and_batches_set_and_clear_it_as_a_put_does() {
+fn swaps_and_batches_set_and_clear_a_time_to_live_like_puts() {
     let mut machine = machine();
     let swap = |revision, ttl_ms| Command::CompareAndSwap {
         key: bytes("a"),
@@ -147,7 +147,7 @@ fn an_expiry_of_many_keys_takes_one_revision() {
 }
 
 #[test]
-fn the_index_is_read_on_from_where_it_ended() {
+fn the_index_is_read_in_pages() {
     let mut machine = machine();
     run(&mut machine, [put_for("b", "1", 1), put_for("a", "1", 2)]);
     let reader: Reader<MemoryStore> = machine.reader();
@@ -162,7 +162,7 @@ fn the_index_is_read_on_from_where_it_ended() {
 }
 
 #[test]
-fn a_leader_proposes_an_expiry_when_the_time_is_over() {
+fn a_leader_proposes_an_expiry_once_the_time_is_over() {
     let mut machine = machine();
     run(&mut machine, [put_for("a", "1", 70), put_for("b", "1", 20)]);
     let mut leader = Expiry::default();
@@ -192,7 +192,7 @@ fn a_new_leader_starts_the_clock_again() {
 }
 
 #[test]
-fn a_key_that_was_put_again_gets_its_whole_time() {
+fn a_key_that_is_put_again_lives_for_the_full_time() {
     let mut machine = machine();
     run(&mut machine, [put_for("a", "1", 70)]);
     let reader = machine.reader();
@@ -206,7 +206,7 @@ fn a_key_that_was_put_again_gets_its_whole_time() {
 }
 
 #[test]
-fn a_session_is_due_when_nothing_used_it() {
+fn an_unused_session_becomes_due() {
     let mut machine = machine();
     run(&mut machine, [Command::OpenSession { ttl_ms: 100 }]);
     let session = SessionId(1);
@@ -254,7 +254,7 @@ fn sessions_expire_a_few_at_a_time() {
 }
 
 #[test]
-fn it_says_for_how_long_the_first_key_has_been_due() {
+fn the_time_overdue_of_the_first_due_key_is_reported() {
     let mut machine = machine();
     run(
         &mut machine,
@@ -264,7 +264,7 @@ fn it_says_for_how_long_the_first_key_has_been_due() {
     assert_eq!(leader.overdue(ms(5_000)), None, "it knows of none");
     leader.observe(&machine.reader(), at(0)).expect("observe");
     assert_eq!(leader.overdue(ms(99)), None);
-    // A key is due when no key of its class has any time left, a little later than it says.
+    // A key is due when the time of its whole class is over, a little later than its own.
     let (is_due, late) = (ms(110), Duration::from_millis(5));
     let overdue = leader.overdue(is_due).expect("the first is due");
     assert!(overdue < Duration::from_millis(11), "{overdue:?}");
@@ -288,7 +288,7 @@ fn a_session_that_is_used_all_the_time_never_expires() {
 }
 
 #[test]
-fn what_is_gone_is_forgotten() {
+fn deleted_keys_and_closed_sessions_are_dropped() {
     let mut machine = machine();
     run(
         &mut machine,
@@ -329,7 +329,7 @@ fn ranges_of_any_keys_expire_after_a_restart() {
     assert_eq!(all.expect("range").count, Some(0));
 }
 
-/// A clock that shows a second more each time.
+/// A clock that advances by a second at each reading.
 fn ticking(seconds: &Cell<u64>) -> impl FnMut() -> Moment {
     || {
         seconds.set(seconds.get() + 1);
@@ -337,7 +337,8 @@ fn ticking(seconds: &Cell<u64>) -> impl FnMut() -> Moment {
     }
 }
 
-/// Puts and sessions of so long, more than are read at once; and the leader that has just read them.
+/// Puts and sessions of this time to live, more than are read at once, and the leader that has just
+/// read them.
 fn long_index(ttl_ms: u64, seconds: &Cell<u64>) -> (Machine, Expiry) {
     const MANY: u64 = 1500;
     let mut machine = machine();
@@ -358,7 +359,7 @@ fn long_index(ttl_ms: u64, seconds: &Cell<u64>) -> (Machine, Expiry) {
 }
 
 #[test]
-fn what_was_read_late_has_its_whole_time_from_then_on() {
+fn keys_read_late_live_for_the_full_time_from_then_on() {
     let seconds = Cell::new(1000);
     let (machine, mut leader) = long_index(2000, &seconds);
     // The second page of keys was read at 1002, of sessions at 1004.
@@ -377,7 +378,7 @@ fn what_was_read_late_has_its_whole_time_from_then_on() {
 }
 
 #[test]
-fn a_session_whose_use_was_read_late_has_its_whole_time_from_then_on() {
+fn a_session_use_read_late_extends_it_by_the_full_time() {
     let mut machine = machine();
     run(&mut machine, [Command::OpenSession { ttl_ms: 10_000 }]);
     let session = SessionId(1);
@@ -425,7 +426,7 @@ fn table_size(leader: &Expiry) -> usize {
 }
 
 #[test]
-fn a_key_that_is_refreshed_all_the_time_takes_little_memory() {
+fn a_frequently_refreshed_key_takes_little_memory() {
     const HOUR_MS: u64 = 3_600_000;
     let mut machine = machine();
     let reader = machine.reader();
@@ -449,7 +450,7 @@ fn a_key_that_is_refreshed_all_the_time_takes_little_memory() {
 }
 
 #[test]
-fn keys_of_all_times_to_live_expire_within_a_64th_of_theirs() {
+fn keys_expire_late_by_at_most_a_64th_of_their_time() {
     let mut machine = machine();
     let reader = machine.reader();
     let mut leader = Expiry::default();
@@ -486,7 +487,7 @@ fn keys_of_all_times_to_live_expire_within_a_64th_of_theirs() {
 }
 
 #[test]
-fn keys_of_one_change_expire_a_few_at_a_time_and_again_if_that_got_lost() {
+fn keys_of_one_change_expire_in_parts_and_lost_parts_again() {
     let mut machine = machine();
     let put = |number: u64| BatchOperation::Put {
         key: bytes(&format!("{number:02}")),

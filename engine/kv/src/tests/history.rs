@@ -29,7 +29,7 @@ fn show(event: &Event) -> String {
     }
 }
 
-/// The events since `from`, and up to where they go.
+/// The events since `from`, and where the read ended.
 fn read(machine: &Machine, query: &ChangesQuery) -> (Vec<String>, (u64, u32)) {
     let changes = machine.reader().changes(query).expect("history");
     let events = changes.events.iter().map(show);
@@ -66,7 +66,7 @@ fn example() -> Machine {
 }
 
 #[test]
-fn events_come_in_the_order_of_history() {
+fn events_are_in_the_order_of_history() {
     let events = ["2 a=1", "3 a=2", "4 b=2", "4 -a", "5 a=3"];
     let machine = example();
     assert_eq!(
@@ -83,7 +83,7 @@ fn events_come_in_the_order_of_history() {
 }
 
 #[test]
-fn events_carry_the_pair_before_if_that_is_asked_for() {
+fn events_include_the_previous_pair_on_request() {
     let query = ChangesQuery {
         prev_kv: true,
         ..since(2)
@@ -93,7 +93,7 @@ fn events_carry_the_pair_before_if_that_is_asked_for() {
 }
 
 #[test]
-fn only_keys_of_the_range_are_told() {
+fn only_changes_in_the_range_are_read() {
     let query = ChangesQuery {
         keys: between("b", "c"),
         ..since(0)
@@ -109,7 +109,7 @@ fn limited(from: u64, limits: PageLimits) -> ChangesQuery {
 }
 
 #[test]
-fn a_bound_of_bytes_ends_before_the_next_event_and_one_of_changes_behind_a_revision() {
+fn byte_limits_end_between_events_and_change_limits_between_revisions() {
     let machine = example();
     let bytes = |bytes| PageLimits {
         bytes,
@@ -154,7 +154,7 @@ fn a_bound_of_bytes_ends_before_the_next_event_and_one_of_changes_behind_a_revis
 }
 
 #[test]
-fn a_page_is_larger_than_its_bound_by_less_than_an_event_whatever_a_revision_holds() {
+fn a_page_exceeds_its_limit_by_less_than_one_event() {
     const VALUE_BYTES: usize = 10_000;
     let mut machine = machine();
     let large = "v".repeat(VALUE_BYTES);
@@ -186,7 +186,7 @@ fn a_page_is_larger_than_its_bound_by_less_than_an_event_whatever_a_revision_hol
 }
 
 #[test]
-fn only_kinds_and_keys_that_are_wanted_are_told() {
+fn only_wanted_keys_and_kinds_are_read() {
     let deletes = ChangesQuery {
         no_put: true,
         ..since(0)
@@ -228,7 +228,7 @@ fn history_begins_at_the_compact_revision() {
         prev_kv: true,
         ..since(4)
     };
-    // What the compact revision replaced is gone; that it deleted something is not.
+    // The pair that the compact revision replaced is gone; the fact that it deleted a key is not.
     let events = ["4 b=2", "4 -a", "5 a=3"];
     assert_eq!(read(&machine, &query).0, events);
     let refused = machine.reader().changes(&since(3));
@@ -242,7 +242,7 @@ fn history_begins_at_the_compact_revision() {
 }
 
 #[test]
-fn the_pair_before_the_compact_revision_is_not_told_before_it_is_collected() {
+fn the_pair_before_the_compact_revision_is_hidden_even_if_stored() {
     let mut machine = machine();
     run(
         &mut machine,
@@ -256,7 +256,7 @@ fn the_pair_before_the_compact_revision_is_not_told_before_it_is_collected() {
 }
 
 #[test]
-fn a_long_read_that_nobody_waits_for_ends() {
+fn a_stopped_long_read_ends() {
     let mut machine = machine();
     run(
         &mut machine,
@@ -273,8 +273,8 @@ fn a_long_read_that_nobody_waits_for_ends() {
     assert!(reader.logical_hash().is_err_and(stopped));
 }
 
-/// By this docs/operator.md says how long history lasts. Keys and values are as long as those of a benchmark, and many are applied
-/// in one step, as under load.
+/// docs/operator.md computes from this how long history lasts. Keys and values are as long as those
+/// of a benchmark, and many are applied in one step, as under load.
 #[test]
 fn a_put_writes_its_value_and_twice_its_key_and_some_thirty_bytes() {
     const PUTS: u64 = 500;

@@ -1,4 +1,4 @@
-//! One rule of the semantics at a time, by example.
+//! The semantics, one rule at a time, by example.
 
 use super::{
     Machine, between, bytes, command_entry, delete, delete_keys, entry, machine, put, run, show,
@@ -122,7 +122,7 @@ fn a_batch_sees_what_it_did_itself() {
 }
 
 #[test]
-fn revisions_out_of_reach_are_refused() {
+fn compacted_and_future_revisions_are_refused() {
     let mut machine = machine();
     run(&mut machine, [put("a", "1")]);
     let refused = machine.reader().get(&bytes("a"), Some(Revision(3)));
@@ -136,7 +136,7 @@ fn revisions_out_of_reach_are_refused() {
 }
 
 #[test]
-fn a_limit_bounds_the_pairs_and_not_the_count() {
+fn a_limit_applies_to_the_pairs_and_not_to_the_count() {
     let mut machine = machine();
     run(
         &mut machine,
@@ -170,9 +170,9 @@ fn a_limit_bounds_the_pairs_and_not_the_count() {
     assert_eq!(keys(&machine, &past), (names(&["b"]), false, Some(1)));
 }
 
-/// What a pair takes is about what its key and its value have.
+/// A pair takes about the length of its key and value.
 #[test]
-fn a_bound_of_bytes_ends_before_the_pair_that_exceeds_it() {
+fn a_byte_limit_ends_before_the_pair_that_exceeds_it() {
     let mut machine = machine();
     let value = "v".repeat(100);
     let long = ["a", "b", "c", "d", "e"].map(|key| key.repeat(100));
@@ -188,7 +188,7 @@ fn a_bound_of_bytes_ends_before_the_pair_that_exceeds_it() {
     };
     assert_eq!(found(650, false), (3, true));
     assert_eq!(found(350, true), (3, true));
-    // The first is returned whatever it takes, and counts.
+    // The first is returned whatever its size, and counts.
     assert_eq!(found(1, false), (1, true));
     assert_eq!(found(250, false), (1, true));
     assert_eq!(found(1_100, false), (5, false));
@@ -196,7 +196,7 @@ fn a_bound_of_bytes_ends_before_the_pair_that_exceeds_it() {
 }
 
 #[test]
-fn a_range_passes_over_long_histories() {
+fn a_range_skips_long_histories() {
     let mut machine = machine();
     for number in 0..100 {
         run(&mut machine, [put("a", &number.to_string()), put("b", "x")]);
@@ -215,7 +215,7 @@ fn a_range_passes_over_long_histories() {
 }
 
 #[test]
-fn applied_entries_are_passed_over() {
+fn applied_entries_are_skipped() {
     let mut machine = machine();
     let entries = [
         command_entry(1, put("a", "1")),
@@ -236,7 +236,7 @@ fn a_gap_is_a_broken_invariant() {
 }
 
 #[test]
-fn an_entry_that_holds_no_command_is_refused_and_the_next_one_applied() {
+fn an_entry_without_a_command_is_rejected_and_the_next_one_applied() {
     let mut machine = machine();
     let entries = [
         entry(1, EntryKind::Command, Bytes::new()),
@@ -280,7 +280,7 @@ fn a_store_of_a_newer_program_is_refused() {
 }
 
 #[test]
-fn a_store_of_before_the_first_release_is_refused() {
+fn a_store_of_a_prerelease_is_refused() {
     let store = MemoryStore::default();
     let mut batch = WriteBatch::default();
     batch.put(FORMAT_KEY, &1_u32.to_be_bytes());
@@ -290,7 +290,7 @@ fn a_store_of_before_the_first_release_is_refused() {
 }
 
 #[test]
-fn a_store_of_somebody_else_is_refused() {
+fn a_store_of_another_program_is_refused() {
     let store = MemoryStore::default();
     let mut batch = WriteBatch::default();
     batch.put(b"hello", b"world");

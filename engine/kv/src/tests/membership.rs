@@ -39,7 +39,7 @@ fn pair() -> Membership {
     membership
 }
 
-/// [`pair`], and as many more learners as there may be.
+/// [`pair`] with the maximum number of further learners.
 fn full() -> Membership {
     let more = 3..=MEMBERS_MAX as u64;
     let more = more.map(|id| MembershipChange::AddLearner(member(id, &format!("m{id}"))));
@@ -51,7 +51,7 @@ fn changed(mut membership: Membership, change: MembershipChange) -> Membership {
     membership
 }
 
-/// The change is refused and nothing happens.
+/// Checks that the change is refused and nothing changes.
 #[track_caller]
 fn refused(mut membership: Membership, change: MembershipChange) -> MembershipRefusal {
     let before = membership.clone();
@@ -61,7 +61,7 @@ fn refused(mut membership: Membership, change: MembershipChange) -> MembershipRe
 }
 
 #[test]
-fn grows_from_one_voter() {
+fn a_cluster_grows_from_one_voter() {
     let mut membership = pair();
     let voters =
         |membership: &Membership| membership.voters().map(|it| it.id.0).collect::<Vec<_>>();
@@ -79,7 +79,7 @@ fn grows_from_one_voter() {
 }
 
 #[test]
-fn begins_only_once_and_only_by_bootstrap() {
+fn a_cluster_is_bootstrapped_once_before_any_change() {
     let add = MembershipChange::AddLearner(member(1, "a"));
     assert_eq!(
         refused(Membership::default(), add),
@@ -100,7 +100,7 @@ fn begins_only_once_and_only_by_bootstrap() {
 }
 
 #[test]
-fn never_uses_an_id_twice() {
+fn member_ids_are_never_reused() {
     let mut membership = pair();
     membership
         .apply(MembershipChange::Remove(MemberId(2)))
@@ -117,7 +117,7 @@ fn never_uses_an_id_twice() {
 }
 
 #[test]
-fn who_is_not_known_yet_was_not_removed() {
+fn an_unknown_higher_id_is_not_a_removed_member() {
     let mut membership = pair();
     let removed =
         |membership: &Membership| [1, 2, 3].map(|id| membership.has_removed(MemberId(id)));
@@ -129,7 +129,7 @@ fn who_is_not_known_yet_was_not_removed() {
 }
 
 #[test]
-fn refuses_what_belongs_to_somebody_else() {
+fn names_folder_ids_and_peer_addresses_are_unique() {
     let taken = |what| MembershipRefusal::Taken {
         what,
         owner: MemberId(2),
@@ -150,7 +150,7 @@ fn refuses_what_belongs_to_somebody_else() {
 }
 
 #[test]
-fn refuses_members_without_a_name_or_with_an_endless_one() {
+fn empty_and_overlong_texts_are_refused() {
     let cases: [fn(&mut Member); 4] = [
         |new| new.id = MemberId(0),
         |new| new.name.clear(),
@@ -168,7 +168,7 @@ fn refuses_members_without_a_name_or_with_an_endless_one() {
 }
 
 #[test]
-fn refuses_changes_of_strangers() {
+fn changes_of_unknown_members_are_refused() {
     let unknown = MembershipRefusal::Unknown(MemberId(9));
     let promote = MembershipChange::Promote(MemberId(9));
     assert_eq!(refused(pair(), promote), unknown);
@@ -177,7 +177,7 @@ fn refuses_changes_of_strangers() {
 }
 
 #[test]
-fn keeps_the_last_voter() {
+fn the_last_voter_cannot_be_removed() {
     assert_eq!(
         refused(pair(), MembershipChange::Remove(MemberId(1))),
         MembershipRefusal::LastVoter(MemberId(1))
@@ -189,13 +189,13 @@ fn keeps_the_last_voter() {
 }
 
 #[test]
-fn has_room_for_a_bounded_number() {
+fn the_number_of_members_is_bounded() {
     let one_more = MembershipChange::AddLearner(member(99, "z"));
     assert_eq!(refused(full(), one_more), MembershipRefusal::TooMany);
 }
 
 #[test]
-fn refuses_the_id_behind_the_last_one() {
+fn the_largest_number_is_refused_as_an_id() {
     let last = MembershipChange::AddLearner(member(u64::MAX - 1, "c"));
     let membership = changed(pair(), last);
     let next = membership.next_member_id();
@@ -214,7 +214,7 @@ fn refuses_the_id_behind_the_last_one() {
 }
 
 #[test]
-fn no_id_in_an_entry_is_too_absurd_for_an_answer() {
+fn any_id_in_an_entry_gets_an_answer() {
     let mut machine = super::machine();
     let add = MembershipChange::AddLearner(member(2, "b"));
     let first = [change_entry(1, bootstrap()), change_entry(2, add)];
@@ -238,7 +238,7 @@ fn no_id_in_an_entry_is_too_absurd_for_an_answer() {
 }
 
 #[test]
-fn what_changes_lead_to_comes_back() {
+fn memberships_round_trip() {
     let removed = changed(pair(), MembershipChange::Remove(MemberId(2)));
     let mut last = member(u64::MAX - 1, "c");
     last.client_address = "x".repeat(TEXT_BYTES_MAX);
@@ -249,7 +249,7 @@ fn what_changes_lead_to_comes_back() {
 }
 
 #[test]
-fn whoever_joins_has_a_name_that_can_be_shown_and_addresses_that_can_be_dialled() {
+fn new_members_need_printable_names_and_dialable_addresses() {
     let asks = |change: &dyn Fn(&mut Member)| {
         let mut member = member(2, "b");
         change(&mut member);
@@ -296,9 +296,10 @@ fn whoever_joins_has_a_name_that_can_be_shown_and_addresses_that_can_be_dialled(
     }
 }
 
-/// Found by reading: consensus did not start with learners only, and behind the last number there is no next id.
+/// Found by review: consensus did not start with learners only, and there is no next id after the
+/// largest number.
 #[test]
-fn a_record_that_no_changes_lead_to_is_refused() {
+fn an_impossible_record_is_refused() {
     let of = |membership: &mut Membership, change: fn(&mut Member)| {
         change(membership.members.get_mut(&MemberId(2)).expect("a member"));
     };
@@ -330,11 +331,11 @@ fn a_record_that_no_changes_lead_to_is_refused() {
         bend(&mut membership);
         membership
     });
-    let nobody = Membership {
+    let empty = Membership {
         last_member_id: MemberId(1),
         ..Membership::default()
     };
-    for membership in bent.iter().chain([&nobody]) {
+    for membership in bent.iter().chain([&empty]) {
         let refused = decode_membership(&membership.encode());
         assert!(
             matches!(refused, Err(StoreError::Corrupt(_))),
@@ -344,7 +345,7 @@ fn a_record_that_no_changes_lead_to_is_refused() {
 }
 
 #[test]
-fn survives_a_reopen_and_takes_no_revision() {
+fn a_membership_survives_a_reopen_and_takes_no_revision() {
     let store = MemoryStore::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
     let entries = [
@@ -403,7 +404,7 @@ proptest! {
             for (id, member) in &membership.members {
                 prop_assert!(*id <= membership.last_member_id);
                 let bound = folders.entry(*id).or_insert_with(|| member.folder_id.clone());
-                prop_assert_eq!(&*bound, &member.folder_id, "an id belongs to one folder for ever");
+                prop_assert_eq!(&*bound, &member.folder_id, "an id belongs to one folder permanently");
             }
         }
     }

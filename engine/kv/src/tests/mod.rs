@@ -115,14 +115,14 @@ fn machine() -> Machine {
     StateMachine::open(MemoryStore::default()).expect("an empty store opens")
 }
 
-/// Applies a command as a batch of its own and returns the answer.
+/// Applies a command as a batch of its own and returns the outcome.
 fn apply(machine: &mut Machine, command: impl Into<Request>) -> Outcome {
     let index = machine.applied().0.next().0;
     let applied = machine.apply(&[command_entry(index, command)]);
     applied.expect("apply").remove(0).outcome
 }
 
-/// Applies each command as a batch of its own and returns the last answer.
+/// Applies each command as a batch of its own and returns the last outcome.
 fn run(machine: &mut Machine, commands: impl IntoIterator<Item = Command>) -> Outcome {
     let answers = commands.into_iter().map(|command| apply(machine, command));
     answers.last().unwrap_or(Outcome::Empty)

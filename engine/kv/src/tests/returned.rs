@@ -1,4 +1,4 @@
-//! How much of the pairs before it one command gathers for its answer, and that nothing else depends on it.
+//! The limit of previous pairs in one answer, and that nothing else depends on it.
 
 use super::{Machine, apply, bytes, delete, everything, machine, put, show, stamped};
 use crate::layout::reply_key;
@@ -12,14 +12,14 @@ use crate::{
 use dengine_types::Revision;
 
 const VALUE_BYTES: usize = 1 << 20;
-/// As many as are gathered: with the last of them the bound is reached.
+/// The number of pairs that are gathered: the last of them reaches the limit.
 const FIT: usize = PREVIOUS_BYTES_MAX / VALUE_BYTES;
 
 fn key(number: usize) -> String {
     format!("{number:03}")
 }
 
-/// With so many keys of large values.
+/// Puts this many keys with large values.
 fn fill(machine: &mut Machine, keys: usize) {
     let value = "v".repeat(VALUE_BYTES);
     for number in 0..keys {
@@ -56,7 +56,7 @@ fn remove(number: usize) -> BatchOperation {
     }
 }
 
-/// What a batch that took this revision is answered without its pairs.
+/// The outcome, without its pairs, of a batch at this revision.
 fn trimmed(revision: u64) -> Outcome {
     Outcome::Trimmed(Box::new(Outcome::Batch {
         revision: Revision(revision),
@@ -65,9 +65,9 @@ fn trimmed(revision: u64) -> Outcome {
     }))
 }
 
-/// A batch of 128 puts held 192 MiB on every member, and again when the log was replayed.
+/// A batch of 128 puts took 192 MiB on every member, and again when the log was replayed.
 #[test]
-fn what_puts_and_single_deletes_of_a_batch_return_is_bounded() {
+fn previous_pairs_of_a_batch_are_bounded() {
     for operation in [replace, remove] {
         let mut whole = filled(FIT);
         let outcome = apply(&mut whole, batch((0..FIT).map(operation).collect()));
@@ -83,16 +83,16 @@ fn what_puts_and_single_deletes_of_a_batch_return_is_bounded() {
 }
 
 #[test]
-fn each_command_has_the_whole_bound() {
+fn each_command_has_the_full_limit() {
     let mut machine = filled(FIT + 2);
     apply(&mut machine, batch((0..=FIT).map(replace).collect()));
     let deleted = apply(&mut machine, delete(&key(FIT + 1)));
     assert!(matches!(&deleted, Outcome::Delete { prev, .. } if prev[0].value.len() == VALUE_BYTES));
 }
 
-/// Members that know the bound and those that do not must come to the same bytes.
+/// Members with and without the limit must have the same bytes.
 #[test]
-fn what_is_kept_for_a_session_does_not_tell_that_something_was_left_out() {
+fn stored_replies_do_not_depend_on_the_limit() {
     let store = MemoryStore::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
     let opened = apply(&mut machine, Command::OpenSession { ttl_ms: 1000 });
@@ -120,9 +120,10 @@ fn what_is_kept_for_a_session_does_not_tell_that_something_was_left_out() {
     assert_eq!(apply(&mut machine, request), first, "once and again");
 }
 
-/// Were they counted, a small answer would be kept without its pairs here, and whole by members without the bound.
+/// If they counted, a small answer would be stored without its pairs here, and whole by members
+/// without the limit.
 #[test]
-fn what_a_range_before_it_has_deleted_does_not_count() {
+fn pairs_of_range_deletes_do_not_count() {
     let mut machine = filled(2 * FIT);
     let all = BatchOperation::Delete {
         keys: everything(),
@@ -142,7 +143,7 @@ fn what_a_range_before_it_has_deleted_does_not_count() {
 }
 
 #[test]
-fn a_batch_that_is_refused_in_the_end_is_refused() {
+fn a_batch_that_is_refused_late_returns_the_refusal() {
     let mut machine = filled(FIT + 1);
     machine.bound_visits(VisitBounds {
         keys: 1,

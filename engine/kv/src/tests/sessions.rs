@@ -32,7 +32,7 @@ fn put_outcome(revision: u64) -> Outcome {
 }
 
 #[test]
-fn a_session_is_named_after_the_entry_that_opened_it() {
+fn a_session_id_is_the_index_of_the_entry_that_opened_it() {
     let mut machine = machine();
     run(&mut machine, [put("a", "1")]);
     assert_eq!(open(&mut machine), SessionId(2));
@@ -50,7 +50,7 @@ fn a_session_is_named_after_the_entry_that_opened_it() {
 }
 
 #[test]
-fn a_repeated_command_gets_the_first_answer_and_is_not_applied_again() {
+fn a_repeated_command_gets_the_first_answer_without_effect() {
     let mut machine = machine();
     let session = open(&mut machine);
     let first = apply(&mut machine, stamped(session, 1, 0, put("a", "1")));
@@ -61,9 +61,9 @@ fn a_repeated_command_gets_the_first_answer_and_is_not_applied_again() {
     assert_eq!(show(&machine, "a", None), "other 2/3/2");
 }
 
-/// Which a client must not do: the state keeps answers, and not what was asked.
+/// Clients must not do this: the state keeps the answers, and not the commands.
 #[test]
-fn another_command_under_a_sequence_that_was_used_gets_the_first_answer() {
+fn another_command_under_a_used_sequence_gets_the_first_answer() {
     let mut machine = machine();
     let session = open(&mut machine);
     let first = apply(&mut machine, stamped(session, 1, 0, put("a", "1")));
@@ -73,7 +73,7 @@ fn another_command_under_a_sequence_that_was_used_gets_the_first_answer() {
 }
 
 #[test]
-fn a_command_that_is_repeated_within_one_batch_is_applied_once() {
+fn a_command_repeated_within_one_batch_is_applied_once() {
     let mut machine = machine();
     let session = open(&mut machine);
     let entries: Vec<_> = (2..5)
@@ -98,7 +98,7 @@ fn answers_survive_a_restart() {
 }
 
 #[test]
-fn an_answer_comes_back_whole() {
+fn replies_round_trip() {
     let mut machine = machine();
     let session = open(&mut machine);
     run(&mut machine, [put("b", "x")]);
@@ -178,7 +178,7 @@ fn an_answer_comes_back_whole() {
 }
 
 #[test]
-fn what_is_acknowledged_is_refused_and_its_answer_dropped() {
+fn an_acknowledged_command_is_refused_and_its_reply_dropped() {
     let mut machine = machine();
     let session = open(&mut machine);
     for sequence in 1..=3 {
@@ -206,7 +206,7 @@ fn what_is_acknowledged_is_refused_and_its_answer_dropped() {
 }
 
 #[test]
-fn commands_of_a_session_may_come_in_any_order() {
+fn commands_of_a_session_may_arrive_in_any_order() {
     let mut machine = machine();
     let session = open(&mut machine);
     let five = apply(&mut machine, stamped(session, 5, 0, put("a", "5")));
@@ -219,7 +219,7 @@ fn commands_of_a_session_may_come_in_any_order() {
 }
 
 #[test]
-fn an_unknown_session_is_an_error_and_never_a_fresh_apply() {
+fn a_command_of_an_unknown_session_is_not_applied() {
     let mut machine = machine();
     let session = open(&mut machine);
     let refused = |session| Outcome::Refused(Refusal::UnknownSession(session));
@@ -300,9 +300,10 @@ fn a_full_window_refuses_before_anything_is_applied() {
     assert!(matches!(outcome, Outcome::Put { .. }), "{outcome:?}");
 }
 
-/// Its client can acknowledge nothing before it has this answer: refusing it would be for ever.
+/// The client can acknowledge nothing before it has this reply: the command would be refused
+/// permanently.
 #[test]
-fn a_full_window_takes_the_command_that_all_others_wait_for() {
+fn a_full_window_admits_the_oldest_open_command() {
     let mut machine = machine();
     let session = open(&mut machine);
     let max = SESSION_REPLIES_MAX as u64;
@@ -338,7 +339,7 @@ fn a_window_is_bounded_in_bytes() {
 }
 
 #[test]
-fn an_answer_that_is_too_large_is_kept_without_its_pairs() {
+fn too_large_a_reply_is_stored_without_its_pairs() {
     let mut machine = machine();
     let session = open(&mut machine);
     let large = "x".repeat(REPLY_BYTES_MAX);
@@ -372,7 +373,7 @@ fn sessions_are_bounded() {
     open(&mut machine);
 }
 
-/// Found by reading: the count overflowed.
+/// Found by review: the count overflowed.
 #[test]
 fn a_session_that_the_state_does_not_count_is_damage() {
     let store = MemoryStore::default();
@@ -399,7 +400,7 @@ fn a_session_that_the_state_does_not_count_is_damage() {
 }
 
 #[test]
-fn only_commands_about_keys_take_a_stamp() {
+fn only_commands_about_keys_may_be_stamped() {
     let mut machine = machine();
     let session = open(&mut machine);
     let commands = [
@@ -415,10 +416,10 @@ fn only_commands_about_keys_take_a_stamp() {
     }
 }
 
-/// A batch that did nothing counted as all that it named, as much as members apply in a third of a second; and a session that ended
-/// with all of its answers as one record.
+/// A batch without an effect counted as all that it named, as much as members apply in a third of a
+/// second; and the end of a session with all of its replies counted as one record.
 #[test]
-fn what_an_entry_visits_counts_and_not_what_it_names() {
+fn an_entry_counts_the_records_that_it_visits() {
     let mut machine = machine();
     let mut records = |request: Request| {
         let index = machine.applied().0.next().0;
@@ -452,9 +453,9 @@ fn what_an_entry_visits_counts_and_not_what_it_names() {
     assert_eq!(records(close()), 1, "it is gone");
 }
 
-/// A hundred comparisons weighed as much as one put.
+/// A hundred comparisons counted as much as one put.
 #[test]
-fn what_batches_compare_counts_as_far_as_they_do() {
+fn batches_count_the_comparisons_that_they_evaluate() {
     let mut machine = machine();
     apply(&mut machine, put("a", "1"));
     let has = |key: &str, value: &str| Compare {

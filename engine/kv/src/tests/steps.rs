@@ -1,4 +1,4 @@
-//! Where one `apply` ends a step: its effects have a bound, and nobody can tell.
+//! The end of a step: its effects are bounded, and its place is not visible.
 
 use super::{command_entry, delete_keys};
 use crate::machine::STEP_BYTES_MAX;
@@ -9,11 +9,11 @@ use dengine_types::{Entry, Index, Revision};
 use std::sync::{Arc, Mutex};
 
 const KEY_BYTES: usize = 32 << 10;
-/// So many keys are 2 MiB.
+/// This many keys are 2 MiB.
 const KEYS_PER_DELETE: u64 = 64;
 const DELETES: u64 = 10;
 
-/// Remembers how large each write was.
+/// Records the size of each write.
 #[derive(Clone, Default)]
 struct Measured {
     store: MemoryStore,
@@ -98,7 +98,7 @@ fn apply(machine: &mut StateMachine<Measured>, entries: &[Entry], at_once: usize
 }
 
 #[test]
-fn range_deletes_in_one_call_are_written_a_bounded_piece_at_a_time() {
+fn range_deletes_in_one_call_are_written_in_bounded_steps() {
     let (puts, deletes) = entries();
     let store = Measured::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
@@ -107,7 +107,7 @@ fn range_deletes_in_one_call_are_written_a_bounded_piece_at_a_time() {
     found.extend(apply(&mut machine, &deletes, usize::MAX));
     let writes = store.take_writes();
     assert!((3..DELETES as usize).contains(&writes.len()), "{writes:?}");
-    // Each key is in two records of what a command adds.
+    // Each key is in two records of the effects of a command.
     let bound = STEP_BYTES_MAX + 2 * RANGE_DELETE_BYTES_MAX;
     assert!(writes.iter().all(|bytes| *bytes <= bound), "{writes:?}");
     let last = Index((puts.len() + deletes.len()) as u64);
@@ -128,7 +128,7 @@ fn range_deletes_in_one_call_are_written_a_bounded_piece_at_a_time() {
 }
 
 #[test]
-fn answers_count_as_effects_do() {
+fn outcomes_count_towards_a_step_as_effects_do() {
     let store = Measured::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
     let value = STEP_BYTES_MAX / 8;

@@ -1,4 +1,5 @@
-//! Commands of older versions are read and applied as they were when they were written, those of newer ones by nobody.
+//! Commands of older versions are applied with their original meaning, and those of newer ones are
+//! not.
 
 use super::{
     Machine, between, bytes, compact, delete, delete_keys, entry, everything, machine, put,
@@ -25,7 +26,7 @@ fn swap(key: &str, expected: Expected, value: &str) -> Command {
     }
 }
 
-/// Its compares hold if key `a` has this version.
+/// Its comparisons hold if key `a` has this version.
 fn batch(version: u64) -> Batch {
     let compare = |key: &str, relation, target| Compare {
         keys: KeyRange::One(bytes(key)),
@@ -71,7 +72,7 @@ fn batch(version: u64) -> Batch {
     }
 }
 
-/// Every kind of command, and every way that each can end.
+/// Every kind of command, with each of its outcomes.
 fn requests() -> Vec<Request> {
     let mut plain = vec![
         Command::OpenSession { ttl_ms: 10_000 },
@@ -137,7 +138,7 @@ fn apply(machine: &mut Machine, data: Bytes) -> Result<Outcome, StoreError> {
     applied.map(|mut applied| applied.remove(0).outcome)
 }
 
-/// What a machine answers to each of them, one a line, and then its pairs.
+/// The outcomes of a machine for each of the commands, one a line, and then its pairs.
 fn answers(commands: impl IntoIterator<Item = Bytes>) -> String {
     let mut machine = machine();
     let mut text = String::new();
@@ -152,9 +153,10 @@ fn answers(commands: impl IntoIterator<Item = Bytes>) -> String {
     text
 }
 
-/// The bytes were written by the first released version, and lie in logs. So neither file ever changes.
+/// The bytes were written by the first released version, and are in logs. So neither file may
+/// change.
 #[test]
-fn version_2_reads_and_means_what_it_did_when_it_was_written() {
+fn version_2_keeps_its_meaning() {
     let written = include_str!("golden/commands_v2.hex");
     for (line, request) in written.lines().zip(requests()) {
         let logged = LoggedRequest {
@@ -169,35 +171,35 @@ fn version_2_reads_and_means_what_it_did_when_it_was_written() {
 }
 
 #[test]
-fn version_2_is_still_written_as_it_was() {
+fn the_encoding_of_version_2_is_stable() {
     let written = requests()
         .into_iter()
         .map(|request| hex(&request.encode(CommandVersion::OLDEST)) + "\n");
     expect_file!["golden/commands_v2.hex"].assert_eq(&written.collect::<String>());
 }
 
-/// Of all that this test covers, one thing means something else; what ranges may visit is tested in `visits.rs`.
+/// The one difference in these commands; the limit of ranges is tested in `visits.rs`.
 fn without_count_of_more(answers: &str) -> String {
     assert_eq!(answers.matches("more: true, count: 7").count(), 1);
     answers.replace("more: true, count: 7", "more: true, count: 0")
 }
 
 #[test]
-fn version_3_answers_as_version_2_does_but_counts_only_what_it_returns() {
+fn version_3_differs_from_version_2_in_its_counts_only() {
     let of = |version| answers(requests().into_iter().map(|it| it.encode(version)));
     let meant = without_count_of_more(&of(CommandVersion::OLDEST));
     assert_eq!(of(CommandVersion::V3), meant);
 }
 
 #[test]
-fn versions_that_were_never_released_change_nothing_and_stop_nobody() {
+fn unreleased_versions_are_rejected_without_stopping() {
     for number in 0..CommandVersion::OLDEST.number() {
         let mut data = Request::from(put("a", "1"))
             .encode(CommandVersion::OLDEST)
             .to_vec();
         data[0] = number;
         let mut machine = machine();
-        let outcome = apply(&mut machine, Bytes::from(data)).expect("nobody stops");
+        let outcome = apply(&mut machine, Bytes::from(data)).expect("it does not stop");
         assert!(
             matches!(outcome, Outcome::Rejected(_)),
             "{number}: {outcome:?}"
@@ -207,7 +209,7 @@ fn versions_that_were_never_released_change_nothing_and_stop_nobody() {
 }
 
 #[test]
-fn a_member_stops_before_the_first_command_above_what_it_reads() {
+fn a_member_stops_before_the_first_command_of_a_newer_version() {
     let oldest = CommandVersion::OLDEST;
     let store = MemoryStore::default();
     let machine = StateMachine::open(store.clone()).expect("open");
@@ -224,13 +226,13 @@ fn a_member_stops_before_the_first_command_above_what_it_reads() {
     assert_eq!(error, expected);
     assert_eq!(store.dump(), before);
     assert_eq!(machine.applied(), (Index(1), Term(1)));
-    // The same folder, taken up by a program that reads it.
+    // The same store, opened by a program that reads the version.
     let mut machine = StateMachine::open(store).expect("open");
     apply(&mut machine, of(CommandVersion::V3)).expect("it reads that");
 }
 
 #[test]
-fn what_a_member_announces_counts_as_far_as_it_is_known() {
+fn announced_versions_are_capped_at_the_newest_known() {
     for (announced, expected) in [(0, 2), (1, 2), (2, 2), (3, 3), (4, 3), (u32::MAX, 3)] {
         let version = CommandVersion::announced(announced);
         assert_eq!(version.number(), expected, "{announced}");
@@ -241,7 +243,7 @@ fn what_a_member_announces_counts_as_far_as_it_is_known() {
     assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]));
 }
 
-/// Entries of several versions, in any order: that is what a log holds while members are replaced.
+/// Entries of several versions, in any order, as in a log during an upgrade.
 #[test]
 fn versions_may_alternate() {
     let versions = CommandVersion::ALL.into_iter().cycle();
@@ -250,6 +252,6 @@ fn versions_may_alternate() {
         .into_iter()
         .map(|it| it.encode(CommandVersion::OLDEST));
     let mixed = answers(mixed.map(|(request, version)| request.encode(version)));
-    // The batch that reads so little that there is more happens to have version 3.
+    // The batch whose read is limited has version 3 here.
     assert_eq!(mixed, without_count_of_more(&answers(of_one)));
 }

@@ -1,4 +1,4 @@
-//! How many records reads and commands look at: as few as they need, and never more than a bound.
+//! How many records reads and commands visit: as few as they need, and never more than a limit.
 
 use super::{between, bytes, command_entry, compact, delete_keys, entry, everything, put};
 use crate::store::{Cursor, MemoryStore, Scope, Store, StoreError, WriteBatch};
@@ -12,7 +12,7 @@ use dengine_types::{EntryKind, Revision};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Counts how often its cursors move.
+/// Counts the moves of its cursors.
 #[derive(Clone, Default)]
 struct Counting {
     store: MemoryStore,
@@ -77,7 +77,7 @@ impl Store for Counting {
 
 type Machine = StateMachine<Counting>;
 
-/// With keys 0 to `keys` - 1, of eight digits.
+/// A machine with the keys 0 to `keys` - 1, of eight digits.
 fn filled(keys: usize) -> (Counting, Machine) {
     let store = Counting::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
@@ -109,7 +109,7 @@ fn then(then: Vec<BatchOperation>) -> Command {
     })
 }
 
-/// A comparison that holds for every key.
+/// A comparison that holds for every existing key.
 fn exist(keys: KeyRange) -> Compare {
     Compare {
         keys,
@@ -160,7 +160,7 @@ fn a_page_costs_its_keys_and_paging_is_linear() {
 }
 
 #[test]
-fn a_bound_of_bytes_ends_a_page_as_a_limit_does() {
+fn a_byte_limit_ends_a_page_like_a_limit() {
     let (store, machine) = filled(2_000);
     let query = RangeQuery {
         max_bytes: 100,
@@ -179,7 +179,7 @@ fn a_bound_of_bytes_ends_a_page_as_a_limit_does() {
 }
 
 #[test]
-fn a_read_of_deleted_keys_ends_when_nobody_waits() {
+fn a_stopped_read_of_deleted_keys_ends() {
     let (_, mut machine) = filled(5_000);
     apply(&mut machine, delete_keys(everything()));
     let stop = Arc::new(AtomicBool::new(false));
@@ -206,9 +206,9 @@ fn a_read_in_a_batch_costs_what_it_returns() {
     assert!(moves <= 5, "{moves} moves");
 }
 
-/// Found by a hostile reading: 3,584 bytes kept every member's applier busy for 44 seconds.
+/// Found by adversarial review: 3,584 bytes kept every member's applier busy for 44 seconds.
 #[test]
-fn no_batch_visits_more_than_the_bound() {
+fn no_batch_visits_more_than_the_limit() {
     let (store, mut machine) = filled(RANGE_VISIT_KEYS_MAX + 1);
     let bound = RANGE_VISIT_KEYS_MAX as u64 + 300;
     let revision = machine.revision();
@@ -229,7 +229,7 @@ fn no_batch_visits_more_than_the_bound() {
     assert_eq!(refused, Some(too_large()));
     assert!(moves <= bound, "{moves} moves of a reader");
 
-    // What a read comes to only behind a put takes the put back.
+    // A refused read that follows a put undoes the put.
     let put = BatchOperation::Put {
         key: bytes("new"),
         value: bytes("v"),
@@ -271,13 +271,13 @@ fn a_delete_of_a_range_ends_where_it_is_refused() {
 }
 
 #[test]
-fn the_bound_is_exact_and_deleted_keys_count_while_history_holds_them() {
+fn the_limit_is_exact_and_counts_deleted_keys_in_history() {
     let (_, mut machine) = filled(RANGE_VISIT_KEYS_MAX);
     let count = |machine: &mut Machine| apply(machine, then(vec![get(everything(), 0, true)]));
     assert!(matches!(count(&mut machine), Outcome::Batch { .. }));
     apply(&mut machine, put("one more", "v"));
     assert_eq!(count(&mut machine), too_large());
-    // A read with a limit, and a single key, are no trouble.
+    // A read with a limit, and a single key, are within it.
     let small = then(vec![
         get(everything(), 1, false),
         get(KeyRange::One(bytes("00000000")), 0, false),
@@ -304,7 +304,7 @@ fn the_bound_is_exact_and_deleted_keys_count_while_history_holds_them() {
 }
 
 #[test]
-fn version_2_has_no_bound_and_counts_all() {
+fn version_2_has_no_limit_and_counts_all_keys() {
     let (_, mut machine) = filled(RANGE_VISIT_KEYS_MAX + 1);
     let read = then(vec![get(everything(), 1, false)]);
     let data = Request::from(read).encode(CommandVersion::OLDEST);
@@ -321,7 +321,7 @@ fn version_2_has_no_bound_and_counts_all() {
 }
 
 #[test]
-fn who_applies_is_told_how_much_ranges_visited() {
+fn the_visits_of_ranges_are_reported_to_the_applier() {
     let (_, mut machine) = filled(2_000);
     let mut visited = |command: Command| {
         let index = machine.applied().0.next().0;
@@ -353,9 +353,9 @@ fn values_count_too() {
     assert_eq!(apply(&mut machine, count()), too_large());
 }
 
-/// What a command steps over that no bound counts, for members differ in it.
+/// The keys that a command steps over without a limit, because members differ in them.
 #[test]
-fn keys_that_are_gone_are_counted_until_they_are_collected() {
+fn compacted_keys_are_surveyed_until_they_are_collected() {
     const KEYS: usize = 100;
     let (store, mut machine) = filled(KEYS);
     let ranges = [
@@ -379,9 +379,9 @@ fn keys_that_are_gone_are_counted_until_they_are_collected() {
     assert_eq!((all.gone, all.keys), (0, 40));
 }
 
-/// Commands of version 2 have no bound of their own.
+/// Commands of version 2 have no limit of their own.
 #[test]
-fn a_survey_finds_what_is_more_than_a_command_may_visit() {
+fn a_survey_finds_what_exceeds_the_limit_of_a_command() {
     let (store, machine) = filled(RANGE_VISIT_KEYS_MAX + 1_000);
     let survey = |ranges: &[KeyRange]| machine.reader().survey(ranges, 0).expect("look");
     let half = [everything(), everything()];
@@ -396,7 +396,7 @@ fn a_survey_finds_what_is_more_than_a_command_may_visit() {
 }
 
 #[test]
-fn what_names_no_range_visits_none() {
+fn commands_without_ranges_visit_none() {
     for command in [put("a", "1"), super::delete("a"), compact(1)] {
         assert!(!command.visits_ranges(), "{command:?}");
     }

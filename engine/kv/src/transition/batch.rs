@@ -26,12 +26,13 @@ impl<S: Store> Transition<'_, S> {
             batch.otherwise
         };
         self.records = (compared + operations.len()).max(1);
-        // Before the first of them changes anything.
+        // Found before the first of them changes anything.
         let mut doomed = match self.all_doomed(&operations)? {
             Ok(doomed) => doomed.into_iter(),
             Err(refusal) => return Ok(Outcome::Refused(refusal)),
         };
-        // Only a read of a range can still fail then, for it sees what the operations before it did.
+        // Afterwards only a read of a range can still fail, for it sees the effects of the
+        // operations before it.
         let reads_range = |operation: &BatchOperation| match operation {
             BatchOperation::Get { keys, .. } => !matches!(keys, KeyRange::One(_)),
             BatchOperation::Put { .. } | BatchOperation::Delete { .. } => false,
@@ -56,7 +57,7 @@ impl<S: Store> Transition<'_, S> {
         })
     }
 
-    /// Does one. What deletes of ranges find is in `doomed`, in their order.
+    /// Runs one operation. The keys that range deletes remove are in `doomed`, in their order.
     fn operation(
         &mut self,
         operation: BatchOperation,
@@ -86,7 +87,8 @@ impl<S: Store> Transition<'_, S> {
             }
             BatchOperation::Delete { prev_kv, .. } => {
                 let mut doomed = doomed.next().expect("there is one for each range");
-                // Not what an earlier range of the batch has deleted; what it has put can't be among them.
+                // Without those that an earlier range of the batch deleted; those that it put are
+                // not among them.
                 doomed.retain(|kv| !matches!(self.keys.get(&kv.key), Some(Changed::Deleted(_))));
                 let (deleted, prev) = self.delete(doomed, prev_kv);
                 Ok(BatchAnswer::Delete { deleted, prev })
@@ -95,7 +97,7 @@ impl<S: Store> Transition<'_, S> {
         }
     }
 
-    /// What each of the deletes of ranges finds.
+    /// The keys that each range delete removes.
     fn all_doomed(
         &mut self,
         operations: &[BatchOperation],

@@ -1,4 +1,4 @@
-//! Keys as they are in the middle of a step, and the records that change them.
+//! Keys in the middle of a step, and the records that change them.
 
 use super::Transition;
 use crate::layout::{
@@ -18,14 +18,13 @@ use std::ops::{Bound, ControlFlow};
 /// A key that the step has changed.
 #[derive(Clone, Debug)]
 pub(super) enum Changed {
-    /// It is now this.
     Put(KeyValue),
-    /// It does not exist since this revision.
+    /// Deleted at this revision.
     Deleted(Revision),
 }
 
 impl Changed {
-    /// What it is now, if it exists.
+    /// The current pair, if the key exists.
     pub(super) fn live(&self) -> Option<&KeyValue> {
         match self {
             Self::Put(kv) => Some(kv),
@@ -114,7 +113,7 @@ impl<S: Store> View for Transition<'_, S> {
 }
 
 impl<S: Store> Transition<'_, S> {
-    /// Sets a key that is now `prev`.
+    /// Sets a key whose current pair is `prev`.
     pub(super) fn set(&mut self, key: Bytes, value: Bytes, ttl_ms: u64, prev: Option<&KeyValue>) {
         let stamp = self.next_stamp();
         let new = KeyValue {
@@ -143,7 +142,7 @@ impl<S: Store> Transition<'_, S> {
         self.change(key, Changed::Put(new));
     }
 
-    /// Deletes a key that is now `prev`.
+    /// Deletes a key whose current pair is `prev`.
     pub(super) fn unset(&mut self, prev: &KeyValue) {
         let stamp = self.next_stamp();
         let replaces = Some(prev.mod_revision);
@@ -152,7 +151,7 @@ impl<S: Store> Transition<'_, S> {
         self.change(prev.key.clone(), Changed::Deleted(stamp.revision));
     }
 
-    /// Where the next change goes. All changes of one command have one revision.
+    /// The place of the next change. All changes of one command have one revision.
     pub(super) fn next_stamp(&mut self) -> Stamp {
         let stamp = match self.stamp {
             Some(last) => Stamp {

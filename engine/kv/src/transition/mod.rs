@@ -1,8 +1,8 @@
-//! The step from one state to the next: what a run of entries changes, gathered into one batch.
+//! The step from one state to the next: the changes of a run of entries, gathered into one batch.
 //!
-//! Nothing here is visible until the batch is written. Later entries of the run see earlier ones
-//! through what the step remembers: `keys.rs` for keys, `session.rs` for sessions. What a command does is
-//! in `single.rs`, `batch.rs` and here.
+//! Nothing is visible until the batch is written. Later entries of the run see earlier ones through
+//! the step: `keys.rs` for keys, `session.rs` for sessions. The commands are in `single.rs`,
+//! `batch.rs` and here.
 
 mod batch;
 mod keys;
@@ -29,34 +29,34 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use undo::Undo;
 
-/// The step while it is being gathered.
+/// A step that is being gathered.
 pub(super) struct Transition<'a, S: Store> {
     store: &'a S,
-    /// The state before the step, once somebody looks at it.
+    /// The state before the step, once it is read.
     before: Option<S::Cursor<'a>>,
-    /// The same, as far as it is known without looking.
+    /// The cached part of that state.
     recent: &'a mut RecentKeys,
-    /// Every key that the step changed, as it now is.
+    /// The current state of every key that the step changed.
     keys: BTreeMap<Bytes, Changed>,
-    /// Every session that the step used, as it now is; `None`: ended.
+    /// The current state of every session that the step used; `None`: ended.
     sessions: BTreeMap<SessionId, Option<Session>>,
-    /// The answers that the step keeps for sessions.
+    /// The replies that the step stores for sessions.
     replies: BTreeMap<(SessionId, u64), Bytes>,
-    /// The last change of the command that is being applied.
+    /// The last change of the current command.
     stamp: Option<Stamp>,
     /// The newest version of a command that may be read.
     reads_max: CommandVersion,
-    /// In which the command that is being applied was written. What it means may depend on it, and on nothing else
-    /// that members need not have in common.
+    /// The version of the current command. Its meaning may depend on it, and on nothing else that
+    /// members need not have in common.
     version: CommandVersion,
-    /// How many records the command has visited, of those that it named.
+    /// How many of the records that it names the command has visited.
     records: usize,
-    /// What the ranges of that command have visited.
+    /// What the ranges of the command have visited.
     visits: Visits,
     visit_bounds: VisitBounds,
-    /// What it has gathered for its answer.
+    /// The previous pairs that it has gathered for its answer.
     returned: Returned,
-    /// How to take back its changes, while that may be needed.
+    /// How to undo its changes, while that may be needed.
     undo: Option<Undo>,
     state: State,
     membership: Arc<Membership>,
@@ -64,7 +64,7 @@ pub(super) struct Transition<'a, S: Store> {
     buffer: Vec<u8>,
 }
 
-/// The step when it is complete.
+/// A complete step.
 pub(super) struct Finished {
     pub(super) batch: WriteBatch,
     pub(super) state: State,
@@ -103,7 +103,7 @@ impl<'a, S: Store> Transition<'a, S> {
         }
     }
 
-    /// What one command may visit.
+    /// Sets the limits of visits of one command.
     pub(super) fn bound_visits(&mut self, bounds: VisitBounds) {
         self.visit_bounds = bounds;
     }
@@ -130,13 +130,15 @@ impl<'a, S: Store> Transition<'a, S> {
         Ok(outcome)
     }
 
-    /// Only for [`dengine_planted::Bug::OlderCommandSkipped`]: the present program, and what the one before has written.
+    /// For [`dengine_planted::Bug::OlderCommandSkipped`] only: whether the previous program wrote
+    /// the entry.
     fn is_older(&self, entry: &Entry) -> bool {
         let newest = CommandVersion::CURRENT;
         self.reads_max == newest && entry.data.first().is_some_and(|it| *it < newest.number())
     }
 
-    /// How many records the last entry visited, of those that [`Command::records`] counts; one at least.
+    /// How many records the last entry visited of those that [`Command::records`] counts; at least
+    /// one.
     pub(super) fn records(&self) -> usize {
         self.records
     }
@@ -146,13 +148,13 @@ impl<'a, S: Store> Transition<'a, S> {
         self.visits.visited()
     }
 
-    /// How much is gathered, in bytes of keys and values.
+    /// The size of the gathered keys and values.
     pub(super) fn batch_bytes(&self) -> usize {
         self.batch.size_bytes()
     }
 
-    /// Closes the step; it is no longer looking at the store then. From now on the recent keys are as the step
-    /// leaves them: if it can't be written, the member must end.
+    /// Completes the step and closes its cursor on the store. The recent keys are in the state
+    /// after the step from now on: if it can't be written, the member must end.
     pub(super) fn finish(mut self) -> Finished {
         self.write_sessions();
         for (key, now) in &self.keys {
@@ -236,7 +238,7 @@ impl<'a, S: Store> Transition<'a, S> {
         }
     }
 
-    /// Gives up history. Its bytes are left to the [`Collector`](super::Collector).
+    /// Compacts history. The [`Collector`](super::Collector) removes its bytes.
     fn compact(&mut self, requested: Revision) -> Outcome {
         let (current, compacted) = (self.state.revision, self.state.compact_revision);
         if requested <= compacted {

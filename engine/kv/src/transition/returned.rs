@@ -1,5 +1,6 @@
-//! Pairs as they were before a command, for its answer. They may be a thousand times as large as the command, and every
-//! member gathers them, also where nobody waits; so they are counted before they are copied.
+//! Previous pairs for the answer of a command. They may be a thousand times as large as the
+//! command, and every member gathers them, also those without a waiting caller; so they are counted
+//! before they are copied.
 
 use super::Transition;
 use crate::scan::find;
@@ -8,36 +9,35 @@ use crate::view::{Live, View as _};
 use crate::{KeyValue, PREVIOUS_BYTES_MAX};
 use bytes::Bytes;
 
-/// What the command that is being applied has gathered of them.
+/// What the current command has gathered of them.
 pub(super) struct Returned {
     room: usize,
     left_out: bool,
 }
 
 impl Returned {
-    /// Nothing.
     pub(super) const NONE: Self = Self {
         room: PREVIOUS_BYTES_MAX,
         left_out: false,
     };
 
-    /// Whether one more, of so many bytes, is gathered. The one that exceeds the bound is the last, so that the pair of a
-    /// command that changes one key always is.
+    /// Whether one more, of this size, is gathered. The one that exceeds the limit is the last, so
+    /// that the pair of a command that changes one key always is.
     fn take(&mut self, bytes: usize) -> bool {
         self.left_out |= self.room == 0;
         self.room = self.room.saturating_sub(bytes);
         !self.left_out
     }
 
-    /// Whether the answer lacks a value.
+    /// Whether a value was left out of the answer.
     pub(super) fn left_out(&self) -> bool {
         self.left_out
     }
 }
 
 impl<S: Store> Transition<'_, S> {
-    /// A key as it is now, which the answer is to hold if that is `wanted`. If there is no room for it, its value is left
-    /// out, and with it the whole answer will be.
+    /// The current pair of a key, for the answer if it is `wanted`. Beyond the limit its value is
+    /// left out, and the whole answer will be trimmed.
     pub(super) fn previous(
         &mut self,
         key: &Bytes,

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use dengine_types::{Index, SessionId};
 
 impl<S: Store> Transition<'_, S> {
-    /// Applies a command unless it was applied before, and keeps its answer in the same batch as its
-    /// effects.
+    /// Applies a command unless it was applied before, and stores its reply in the same batch as
+    /// its effects.
     pub(super) fn within_session(
         &mut self,
         index: Index,
@@ -63,7 +63,7 @@ impl<S: Store> Transition<'_, S> {
         Ok(Outcome::SessionKept)
     }
 
-    /// Ends a session, or only if nothing used it after `last_used`.
+    /// Ends a session unless it was used after `last_used`.
     pub(super) fn close_session(
         &mut self,
         id: SessionId,
@@ -96,7 +96,7 @@ impl<S: Store> Transition<'_, S> {
         }
     }
 
-    /// A session, if it is open. Until it is put back into `sessions`, it counts as ended.
+    /// Takes an open session. Until it is put back into `sessions`, it counts as ended.
     fn take_session(&mut self, id: SessionId) -> Result<Option<Session>, StoreError> {
         if let Some(used) = self.sessions.get_mut(&id) {
             return Ok(used.take());
@@ -107,7 +107,7 @@ impl<S: Store> Transition<'_, S> {
             .transpose()
     }
 
-    /// The answer that is kept for a command.
+    /// The stored reply to a command.
     fn reply(&self, id: SessionId, sequence: u64) -> Result<Outcome, StoreError> {
         let kept = match self.replies.get(&(id, sequence)) {
             Some(kept) => Some(kept.clone()),
@@ -118,7 +118,7 @@ impl<S: Store> Transition<'_, S> {
         })?)
     }
 
-    /// Returns the size of what is kept.
+    /// Returns the size of the stored reply.
     fn keep_reply(&mut self, id: SessionId, sequence: u64, outcome: &Outcome) -> u64 {
         let record = Bytes::from(encode_kept(outcome));
         let bytes = record.len() as u64;

@@ -1,4 +1,4 @@
-//! Commands that do one thing.
+//! Commands with a single operation.
 
 use super::Transition;
 use crate::store::{Store, StoreError};
@@ -10,7 +10,7 @@ use dengine_types::Revision;
 use std::ops::ControlFlow;
 
 impl<S: Store> Transition<'_, S> {
-    /// Sets a key. Returns what it was, if that is asked for.
+    /// Sets a key. Returns the previous pair on request.
     pub(super) fn put(
         &mut self,
         key: Bytes,
@@ -23,8 +23,8 @@ impl<S: Store> Transition<'_, S> {
         Ok(prev.filter(|_| prev_kv))
     }
 
-    /// What a delete would take away; or a refusal, if ranges would take away more than is left of what one command
-    /// may delete (`room`).
+    /// The pairs that a delete removes; or a refusal, if its ranges exceed the rest (`room`) of
+    /// what one command may delete.
     pub(super) fn doomed(
         &mut self,
         keys: &KeyRange,
@@ -53,7 +53,8 @@ impl<S: Store> Transition<'_, S> {
         })
     }
 
-    /// Deletes what [`doomed`](Self::doomed) found. Returns how many, and what they were, if that is asked for.
+    /// Deletes the pairs that [`doomed`](Self::doomed) found. Returns their number, and the pairs
+    /// on request.
     pub(super) fn delete(&mut self, doomed: Vec<KeyValue>, prev_kv: bool) -> (u64, Vec<KeyValue>) {
         if doomed.is_empty() && planted!(RevisionForNothing) {
             self.next_stamp();
@@ -87,7 +88,7 @@ impl<S: Store> Transition<'_, S> {
         })
     }
 
-    /// Deletes the keys that are still what the leader saw, when it found that their time was over.
+    /// Deletes the keys that were not changed since the leader found them expired.
     pub(super) fn expire_keys(&mut self, keys: &[ExpiredKey]) -> Result<Outcome, StoreError> {
         let mut deleted = 0;
         for expired in keys {

@@ -1,21 +1,21 @@
-//! Takes back what a command has gathered so far, when it turns out only then that it has to be refused.
+//! Undoes the gathered effects of a command that has to be refused late.
 
 use super::{Changed, Transition};
 use crate::store::Store;
 use bytes::Bytes;
 use dengine_types::Revision;
 
-/// The step as it was when the command began, as far as the command has changed it.
+/// The step at the beginning of the command, as far as the command has changed it.
 pub(super) struct Undo {
     revision: Revision,
     /// Length and size of the batch.
     batch: (usize, usize),
-    /// What the step knew of the keys that the command has changed, in the order of the changes.
+    /// The previous state of the keys that the command has changed, in the order of the changes.
     keys: Vec<(Bytes, Option<Changed>)>,
 }
 
 impl<S: Store> Transition<'_, S> {
-    /// From now on until [`Self::undo`] or until the command is done, notes down what changes.
+    /// Records changes from now on, until [`Self::undo`] or the end of the command.
     pub(super) fn begin_undo(&mut self) {
         self.undo = Some(Undo {
             revision: self.state.revision,
@@ -24,7 +24,7 @@ impl<S: Store> Transition<'_, S> {
         });
     }
 
-    /// What the step knows of a key, from now on.
+    /// Sets the state of a key in the step.
     pub(super) fn change(&mut self, key: Bytes, now: Changed) {
         let Some(undo) = &mut self.undo else {
             self.keys.insert(key, now);
@@ -34,7 +34,7 @@ impl<S: Store> Transition<'_, S> {
         undo.keys.push((key, before));
     }
 
-    /// Makes the step what it was at [`Self::begin_undo`].
+    /// Restores the step to its state at [`Self::begin_undo`].
     pub(super) fn undo(&mut self) {
         let Some(undo) = self.undo.take() else {
             return;

@@ -1,4 +1,5 @@
-//! What a member's hub and its streams share: the hub fills the ring, the streams take from it, and say what they want to know.
+//! The state that a member's hub and its streams share: the hub fills the ring, the streams deliver
+//! from it and register what they want.
 
 use super::{KeepLimits, Page, Part, Ring, Wanted, WatchSet, Work};
 use crate::{Changes, Stamp, Want};
@@ -7,16 +8,16 @@ use dengine_types::Revision;
 use dengine_types::sync::{Mutex, MutexGuard};
 use std::sync::{Arc, PoisonError};
 
-/// The [`Ring`] of a member, and what all of its watches want to know.
+/// The [`Ring`] of a member, and the interest of all of its watches.
 #[derive(Debug)]
 pub struct Feed {
-    /// To be held before `wanted`, by whoever holds both.
+    /// Lock order: before `wanted`.
     ring: Mutex<Ring>,
     wanted: Mutex<Wanted>,
 }
 
 impl Feed {
-    /// Follows from behind `now` on, for no watches yet.
+    /// Follows history from after `now` on, without watches.
     #[must_use]
     pub fn new(now: Revision, limits: KeepLimits) -> Self {
         Self {
@@ -25,29 +26,30 @@ impl Feed {
         }
     }
 
-    /// What all watches want to know. Never to be held while something is awaited, or anything else is asked of this.
+    /// The interest of all watches. Must not be held across an await, or while another method of
+    /// this is called.
     pub fn wanted(&self) -> MutexGuard<'_, Wanted> {
         lock(&self.wanted)
     }
 
-    /// What to do next for the watches of a stream. If there is nothing, it is said that something has changed once there may
-    /// be: whoever listens to that before this, misses nothing.
+    /// The next work for the watches of a stream. Without any, a notification follows once there
+    /// may be some: subscribe to it before the call, so that none is missed.
     pub fn work(&self, watches: &mut WatchSet) -> Option<Work> {
         let ring = lock(&self.ring);
         watches.work(&ring, &mut self.wanted())
     }
 
-    /// Where to read on, if something is new at `newest` and anybody listens. Afterwards, say [`Feed::push`] or [`Feed::gap`],
-    /// and that something has changed.
+    /// Where to continue reading, if there is something new at `newest` and a stream listens. Call
+    /// [`Feed::push`] or [`Feed::gap`] afterwards, and notify the streams.
     pub fn wants(&self, newest: Revision, listens: impl Fn() -> bool) -> Option<Stamp> {
         let early = planted!(ListenersCountedBeforeRing).then(&listens);
         let mut ring = lock(&self.ring);
-        // Counted under the lock: whoever listens only from now on finds the ring beyond what nobody was told of, and whoever
-        // has looked at it before is counted.
+        // Counted under the lock: a stream that begins to listen later finds the ring past what was
+        // not read, and one that has used the ring before is counted.
         ring.wants(newest, early.unwrap_or_else(listens))
     }
 
-    /// Takes in what was read from where [`Feed::wants`] said.
+    /// Adds what was read from the place that [`Feed::wants`] returned.
     pub fn push(&self, page: Page) {
         lock(&self.ring).push(Arc::new(page));
     }
@@ -57,9 +59,11 @@ impl Feed {
         lock(&self.ring).gap(newest);
     }
 
-    /// What history holds from `from` on of what is wanted. `read` is told of each key what somebody wants to know of it.
+    /// The wanted part of history from `from` on. `read` gets a function that decides for each key
+    /// what is wanted of it.
     ///
     /// # Errors
+    ///
     /// Those of `read`.
     pub fn page<E>(
         &self,
@@ -67,7 +71,8 @@ impl Feed {
         part: Part,
         read: impl FnOnce(&dyn Fn(&[u8]) -> Want) -> Result<Changes, E>,
     ) -> Result<Page, E> {
-        // Before anything is read: what is read does not hold what only somebody wants who comes meanwhile.
+        // Marked before the read: the page may lack what only a watch wants that registers during
+        // it.
         let mut mark = self.wanted().mark();
         let changes = read(&|key| self.wanted().want(part, key))?;
         if planted!(MarkedAfterRead) {

@@ -1,31 +1,33 @@
-//! Cuts the events of one watch into messages: whole revisions, and those that are larger than a message into fragments.
+//! Cuts the events of one watch into messages: whole revisions, and fragments of those that are
+//! larger than a message.
 
-use super::{Told, WatchSpec};
+use super::{EventBatch, WatchSpec};
 use crate::{Event, Stamp};
 use dengine_types::Revision;
 
 /// Whether more of the revision follows in which a part of history ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// That is not known: what was read was read for others too.
+    /// Unknown, because the part was read for other watches too.
     MayFollow,
-    /// More does, and what was read began at `message_bytes` or fewer of this watch.
+    /// More follows, and the part began with at most `message_bytes` of this watch.
     Follows,
 }
 
-/// What can be told.
+/// The messages that are complete.
 #[derive(Debug)]
 pub(super) struct Cut {
-    pub(super) told: Vec<Told>,
+    pub(super) messages: Vec<EventBatch>,
     /// Events of the revision in which the part ends, which wait for the rest of it.
     pub(super) open: Vec<Event>,
 }
 
-/// This revision is larger than one message, and must not be split.
+/// A revision is larger than one message, and must not be split.
 #[derive(Debug)]
 pub(super) struct TooLarge(pub(super) Revision);
 
-/// Cuts `events`, all there are before `end`. `split`: the revision of which a fragment was told already.
+/// Cuts `events`, all events before `end`. `split` is the revision of which a fragment was
+/// delivered already.
 pub(super) fn cut(
     spec: &WatchSpec,
     split: Option<Revision>,
@@ -54,7 +56,7 @@ pub(super) fn cut(
         Rest::Follows => messages.followed(open)?,
     };
     Ok(Cut {
-        told: messages.done,
+        messages: messages.done,
         open,
     })
 }
@@ -63,8 +65,8 @@ pub(super) fn cut(
 struct Messages<'a> {
     spec: &'a WatchSpec,
     split: Option<Revision>,
-    done: Vec<Told>,
-    /// Of the last message, if more revisions may be added to it.
+    done: Vec<EventBatch>,
+    /// Size of the last message, if more revisions may be added to it.
     bytes: usize,
 }
 
@@ -78,7 +80,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Adds all events of a revision, or all that were not told yet.
+    /// Adds all events of a revision, or its undelivered rest.
     fn add(&mut self, revision: Revision, events: Vec<Event>) -> Result<(), TooLarge> {
         let bytes = size_bytes(&events);
         if self.split == Some(revision) || bytes > self.spec.message_bytes && events.len() > 1 {
@@ -103,8 +105,8 @@ impl<'a> Messages<'a> {
         Ok(())
     }
 
-    /// As many fragments of a revision as are certainly followed by more of it; what is left fits into one message, and is
-    /// something if `events` is.
+    /// Cuts off the fragments of a revision that are certainly followed by more of it; the rest
+    /// fits into one message, and is not empty if `events` is not.
     fn fragments(&mut self, mut events: Vec<Event>) -> Result<Vec<Event>, TooLarge> {
         let mut bytes = size_bytes(&events);
         while bytes > self.spec.message_bytes && events.len() > 1 {
@@ -116,8 +118,8 @@ impl<'a> Messages<'a> {
         Ok(events)
     }
 
-    /// Events of a revision of which more follow. They are told only if it is known not to fit into a message, and else
-    /// returned, to be read again together with the rest.
+    /// Events of a revision of which more follow. They are delivered only if the revision is known
+    /// not to fit into a message, and otherwise returned, to be read again together with the rest.
     fn followed(&mut self, events: Vec<Event>) -> Result<Vec<Event>, TooLarge> {
         let Some(revision) = events.first().map(|event| event.kv.mod_revision) else {
             return Ok(events);
@@ -131,7 +133,7 @@ impl<'a> Messages<'a> {
         Ok(Vec::new())
     }
 
-    /// How many events one message holds, at least one.
+    /// How many events fit into one message, at least one.
     fn fitting(&self, events: &[Event]) -> usize {
         let mut bytes = 0;
         let over = events.iter().position(|event| {
@@ -156,7 +158,7 @@ impl<'a> Messages<'a> {
             Some(last) if fragment => last.stamp().next(),
             _ => Stamp::end_of(revision),
         };
-        self.done.push(Told {
+        self.done.push(EventBatch {
             events,
             revision,
             fragment,

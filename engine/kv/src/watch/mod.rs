@@ -1,16 +1,19 @@
-//! What watches are told of history, and when: pure, so that the simulator runs what ships.
+//! The delivery of history to watches: without I/O, so that the simulator runs what ships.
 //!
-//! History is read in [`Page`]s that are bounded in bytes, so that a revision of any size takes no more memory than a small
-//! one: a page may begin and end inside a revision. Pages are shared: what is new goes once through a [`Ring`] to all
-//! watches of a member, and those that are behind find what others have just read in a [`PageCache`]. [`Wanted`] says of
-//! which keys pages need to tell at all. [`Feed`] has those two between the threads of a member.
+//! History is read in [`Page`]s that are bounded in bytes, so that a revision of any size takes no
+//! more memory than a small one: a page may begin and end inside a revision. Pages are shared: new
+//! ones go once through a [`Ring`] to all watches of a member, and watches that are behind find
+//! recently read ones in a [`PageCache`]. [`Wanted`] knows which keys pages need to include.
+//! [`Feed`] shares ring and interest between the threads of a member.
 //!
-//! [`WatchSet`] holds the watches of one stream. Whatever the pages are cut like, a watch is told each event that it asked
-//! for once, in order, and all events of a revision in one message, except for one that is larger than a message
-//! ([`Told::fragment`]). [`KeyIndex`] finds the watches of a change, so that a page costs what it holds for them, not what
-//! they could have wanted.
+//! [`WatchSet`] has the watches of one stream. However history is cut into pages, a watch gets each
+//! event that it asked for once, in order, and all events of a revision in one message, except for
+//! a revision that is larger than a message ([`EventBatch::fragment`]). [`KeyIndex`] finds the
+//! watches of a change, so that the cost of a page depends on its matches, not on the number of
+//! watches.
 //!
-//! What may not live here: reading, waiting, and deciding who is too slow (`dengine`'s `server/watch`).
+//! What may not live here: reading, waiting, and deciding which watches are too slow (`dengine`'s
+//! `server/watch`).
 
 mod feed;
 mod index;
@@ -26,28 +29,27 @@ use dengine_types::Revision;
 pub use feed::Feed;
 pub use index::KeyIndex;
 pub use pages::{InRing, KeepLimits, Page, PageCache, Ring};
-pub use set::{Slice, Telling, WatchSet, Work};
+pub use set::{Delivery, Slice, WatchSet, Work};
 pub use wanted::{Mark, Part, Wanted};
 
-/// What a client asked for.
+/// The request for a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchSpec {
-    /// Whose changes.
     pub keys: KeyRange,
-    /// With the pairs as they were before.
+    /// Include the previous pairs.
     pub prev_kv: bool,
-    /// Without events that set a key.
+    /// Omit events that set a key.
     pub no_put: bool,
-    /// Without events that delete one.
+    /// Omit events that delete a key.
     pub no_delete: bool,
-    /// A revision that is larger than one message may be split.
+    /// Allow splitting a revision that is larger than one message.
     pub fragment: bool,
-    /// How large a message may be. A single event may be larger.
+    /// The size of a message, which a single event may exceed.
     pub message_bytes: usize,
 }
 
 impl WatchSpec {
-    /// Whether an event is among what was asked for.
+    /// Whether an event was requested.
     #[must_use]
     pub fn wants(&self, event: &Event) -> bool {
         let filtered = match event.kind {
@@ -57,7 +59,7 @@ impl WatchSpec {
         !filtered && self.keys.contains(&event.kv.key)
     }
 
-    /// No revision changes a key twice: of a single key there is never a second event in one.
+    /// No revision changes a key twice: a single key has at most one event in each.
     fn is_one_key(&self) -> bool {
         matches!(self.keys, KeyRange::One(_))
     }
@@ -70,20 +72,19 @@ impl WatchSpec {
     }
 }
 
-/// One message.
+/// The events of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// At least one.
+pub struct EventBatch {
     pub events: Vec<Event>,
-    /// The revision of the last of them.
+    /// The revision of the last event.
     pub revision: Revision,
     /// More events of that revision follow in the next message.
     pub fragment: bool,
-    /// The first place that was not told with it.
+    /// The first place after the message.
     pub next: Stamp,
 }
 
-/// How far a message tells.
+/// The end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reached {
     revision: Revision,
@@ -91,8 +92,7 @@ pub struct Reached {
     next: Stamp,
 }
 
-impl Told {
-    /// How far it tells.
+impl EventBatch {
     #[must_use]
     pub fn reached(&self) -> Reached {
         Reached {

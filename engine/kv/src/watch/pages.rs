@@ -1,5 +1,5 @@
-//! Parts of history that were read, kept for a while for every watch that comes by: what is new, in a [`Ring`], and
-//! what was before, in a [`PageCache`]. Both are bounded in bytes and in pages.
+//! Parts of history that were read, kept for a while for all watches: new history in a [`Ring`],
+//! and older history in a [`PageCache`]. Both are bounded in bytes and in pages.
 
 use super::{Mark, Part};
 use crate::{Changes, Event, Stamp};
@@ -10,16 +10,16 @@ use std::sync::Arc;
 /// What a page costs besides its events.
 const PAGE_OVERHEAD_BYTES: usize = 256;
 
-/// A part of history, as far as watches of a member want to know of it. It may begin and end inside a revision.
+/// A part of history that the watches of a member want. It may begin and end inside a revision.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// The first place that was looked at.
+    /// The first place in the page.
     pub from: Stamp,
-    /// The first place that was not looked at any more.
+    /// The first place after the page.
     pub next: Stamp,
-    /// For whom.
+    /// The watches for which it was read.
     pub part: Part,
-    /// It holds what was wanted at this mark.
+    /// It includes what was wanted at this mark.
     pub mark: Mark,
     /// In the order of history.
     pub events: Vec<Event>,
@@ -27,7 +27,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// What reading history for `part` from `from` on brought, begun at `mark`.
+    /// The page of `changes`, read for `part` from `from` on, begun at `mark`.
     #[must_use]
     pub fn new(from: Stamp, part: Part, mark: Mark, changes: Changes) -> Self {
         let events = changes.events.iter().map(Event::size_bytes);
@@ -46,12 +46,10 @@ impl Page {
     }
 }
 
-/// How much a [`Ring`] or a [`PageCache`] may hold. The newest page stays, whatever its size.
+/// The size of a [`Ring`] or a [`PageCache`]. The newest page stays, whatever its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepLimits {
-    /// Bytes of all pages.
     pub bytes: usize,
-    /// Pages.
     pub pages: usize,
 }
 
@@ -93,28 +91,28 @@ impl Pages {
     }
 }
 
-/// Follows a member's history once for all of its watches. Who falls behind what it holds, or comes late, reads from
-/// the past.
+/// Follows a member's history once for all of its watches. Watches that are further behind than its
+/// pages, or that are new, read from the past.
 #[derive(Debug)]
 pub struct Ring {
     held: Pages,
-    /// The first place that it has not come to. Its pages lead there without a gap.
+    /// The first place after its pages, which are without a gap up to there.
     next: Stamp,
 }
 
-/// What a [`Ring`] has for a place in history.
+/// The result of looking a place up in a [`Ring`].
 #[derive(Clone, Debug)]
 pub enum InRing {
-    /// A page with this place in it.
+    /// A page that includes this place.
     Page(Arc<Page>),
-    /// Nothing yet.
+    /// The place is ahead of the ring.
     NotYet,
-    /// Nothing any more.
+    /// The place is behind the ring's pages.
     NoMore,
 }
 
 impl Ring {
-    /// Follows from behind `now` on.
+    /// Follows history from after `now` on.
     #[must_use]
     pub fn new(now: Revision, limits: KeepLimits) -> Self {
         Self {
@@ -123,8 +121,8 @@ impl Ring {
         }
     }
 
-    /// Where to read on, if something is new at `newest`. Without `listeners` nothing is: who comes later begins with
-    /// the past.
+    /// Where to continue reading, if there is something new at `newest`. Without `listeners` there
+    /// is not: later ones begin with the past.
     pub fn wants(&mut self, newest: Revision, listeners: bool) -> Option<Stamp> {
         if !listeners {
             self.gap(newest);
@@ -132,7 +130,7 @@ impl Ring {
         (self.next.revision <= newest).then_some(self.next)
     }
 
-    /// Takes in what was read from where [`Ring::wants`] said.
+    /// Adds what was read from the place that [`Ring::wants`] returned.
     pub fn push(&mut self, page: Arc<Page>) {
         if page.from == self.next && page.next > self.next {
             self.next = page.next;
@@ -140,13 +138,14 @@ impl Ring {
         }
     }
 
-    /// History up to `newest` could not be read, or is not needed. Who is to be told of it reads from the past.
+    /// History up to `newest` could not be read, or is not needed. Watches that need it read from
+    /// the past.
     pub fn gap(&mut self, newest: Revision) {
         self.held.clear();
         self.next = self.next.max(Stamp::end_of(newest));
     }
 
-    /// What it has for a place.
+    /// Looks a place up.
     #[must_use]
     pub fn find(&self, at: Stamp) -> InRing {
         if at >= self.next {
@@ -160,38 +159,37 @@ impl Ring {
         }
     }
 
-    /// The first place that it has something for.
+    /// The first place of its pages.
     #[must_use]
     pub fn begins(&self) -> Stamp {
         let first = self.held.pages.front();
         first.map_or(self.next, |page| page.from)
     }
 
-    /// The first place that it has not come to.
+    /// The first place after its pages.
     #[must_use]
     pub fn next(&self) -> Stamp {
         self.next
     }
 
-    /// What its pages occupy.
+    /// The size of its pages.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.held.bytes
     }
 }
 
-/// The last pages of the past that were read: watches that are at about the same place share them.
+/// The most recently read pages of the past: watches at nearly the same place share them.
 #[derive(Debug)]
 pub struct PageCache(Pages);
 
 impl PageCache {
-    /// An empty one.
     #[must_use]
     pub fn new(limits: KeepLimits) -> Self {
         Self(Pages::new(limits))
     }
 
-    /// A page with this place in it that holds what was wanted at `mark`.
+    /// A page that includes this place and what was wanted at `mark`.
     #[must_use]
     pub fn find(&self, at: Stamp, mark: Mark) -> Option<Arc<Page>> {
         let mut pages = self.0.pages.iter().rev();
@@ -199,7 +197,7 @@ impl PageCache {
         found.map(Arc::clone)
     }
 
-    /// Keeps a page for whoever comes next.
+    /// Keeps a page for other watches.
     pub fn push(&mut self, page: Arc<Page>) {
         self.0.push(page);
     }

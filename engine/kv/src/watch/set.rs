@@ -1,13 +1,15 @@
-//! The watches of one stream: how far each is, what is to be read for them next, and what of it each is told.
+//! The watches of one stream: their progress, what to read for them next, and which events to
+//! deliver.
 //!
-//! A watch is in one of three places. Those that were told everything are *synced*: all of them are at one place, and are
-//! told the pages of the [`Ring`]. Those that are *behind* are told pages of the past, each together with all whose place
-//! lies in the page, and so they come together. One whose revision waits for its rest, and there is no room for that, is
-//! *alone*: it reads for itself, from its own keys, until that revision is told.
+//! A watch is in one of three places. *Synced* watches have got everything: all of them are at one
+//! place, and get the pages of the [`Ring`]. Watches that are *behind* get pages of the past, each
+//! together with all whose place is in the page, and so they advance together. A watch is *alone*
+//! if one of its revisions waits for its rest and there is no memory for it: it reads by itself,
+//! only its own keys, until that revision is delivered.
 
-mod telling;
+mod delivery;
 
-pub use telling::{Slice, Telling};
+pub use delivery::{Delivery, Slice};
 
 use super::messages::size_bytes;
 use super::{InRing, KeyIndex, Mark, Page, Part, Reached, Ring, Wanted, WatchSpec};
@@ -17,7 +19,7 @@ use dengine_types::Revision;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Where a watch is.
+/// The place of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Synced,
@@ -29,42 +31,42 @@ enum Place {
 struct Watch {
     spec: WatchSpec,
     place: Place,
-    /// The first place that was not told; of a synced watch it may lag, for it is at least where all are.
+    /// The first place that was not delivered; of a synced watch it may lag, because it is at least
+    /// the common place.
     next: Stamp,
     /// The first place that was not read for it; of a synced watch as above.
     read: Stamp,
-    /// The revision of which a fragment was told, but not the end.
+    /// The revision of which a fragment was delivered, but not the end.
     split: Option<Revision>,
     /// Events between `next` and `read` that wait for the rest of their revision.
     open: Vec<Event>,
     present: Mark,
-    /// While it counts among those that want pages of the past.
+    /// Set while its interest in pages of the past is registered.
     past: Option<Mark>,
 }
 
-/// What to do next for the watches of a stream.
+/// The next work for the watches of a stream.
 #[derive(Clone, Debug)]
 pub enum Work {
-    /// Tell this page: [`WatchSet::tell`].
-    Tell(Arc<Page>),
-    /// Get a page of the past with this place in it, of this mark or a later one.
+    /// Deliver this page: [`WatchSet::deliver`].
+    Deliver(Arc<Page>),
+    /// Get a page of the past that includes this place, of this mark or a later one.
     ReadPast(Stamp, Mark),
-    /// Read this, and tell it to one watch: [`WatchSet::tell_alone`].
+    /// Read this, and deliver it to one watch: [`WatchSet::deliver_alone`].
     ReadAlone(u64, ChangesQuery),
 }
 
-/// The watches of one stream.
 #[derive(Debug)]
 pub struct WatchSet {
     watches: BTreeMap<u64, Watch>,
     index: KeyIndex<u64>,
-    /// Where the synced ones are, if there are any.
+    /// The place of the synced watches, if there are any.
     present: Stamp,
     synced: usize,
-    /// By what was not read for them.
+    /// Ordered by what was not read for them.
     behind: BTreeSet<(Stamp, u64)>,
     alone: VecDeque<u64>,
-    /// Those with an open revision.
+    /// Those with an incomplete revision.
     open: BTreeSet<u64>,
     open_bytes: usize,
     open_bytes_max: usize,
@@ -75,7 +77,8 @@ pub struct WatchSet {
 }
 
 impl WatchSet {
-    /// Without watches. `open_bytes_max`: what watches may hold of revisions that wait for their rest, all together.
+    /// An empty set. `open_bytes_max` limits the events of incomplete revisions of all watches
+    /// together.
     #[must_use]
     pub fn new(open_bytes_max: usize) -> Self {
         Self {
@@ -94,7 +97,7 @@ impl WatchSet {
         }
     }
 
-    /// Adds a watch that is told of `first` and what follows. The id must be free.
+    /// Adds a watch from the revision `first` on. The id must be unused.
     pub fn insert(&mut self, id: u64, spec: WatchSpec, first: Revision, wanted: &mut Wanted) {
         let present = wanted.add(Part::Present, &spec);
         self.present_mark = self.present_mark.max(present);
@@ -114,7 +117,8 @@ impl WatchSet {
         self.fall_behind(id, next, wanted);
     }
 
-    /// Removes a watch; returns the first revision that was not told completely: where to begin anew.
+    /// Removes a watch; returns the first revision that was not delivered completely, where a new
+    /// watch has to begin.
     pub fn remove(&mut self, id: u64, wanted: &mut Wanted) -> Option<Revision> {
         let resume = self.next(id)?;
         self.leave_place(id);
@@ -127,20 +131,18 @@ impl WatchSet {
         Some(resume)
     }
 
-    /// Removes all, which must be done before it is dropped.
+    /// Removes all watches, which must be done before the set is dropped.
     pub fn clear(&mut self, wanted: &mut Wanted) {
         while let Some((&id, _)) = self.watches.first_key_value() {
             self.remove(id, wanted);
         }
     }
 
-    /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.watches.len()
     }
 
-    /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.watches.is_empty()
@@ -152,67 +154,68 @@ impl WatchSet {
         self.watches.contains_key(&id)
     }
 
-    /// All of them, lowest first.
+    /// All ids, in ascending order.
     pub fn ids(&self) -> impl Iterator<Item = u64> + '_ {
         self.watches.keys().copied()
     }
 
-    /// What a watch asked for.
+    /// The request of a watch.
     #[must_use]
     pub fn spec(&self, id: u64) -> Option<&WatchSpec> {
         self.watches.get(&id).map(|watch| &watch.spec)
     }
 
-    /// The first revision that a watch was not told completely.
+    /// The first revision that was not delivered completely to a watch.
     #[must_use]
     pub fn next(&self, id: u64) -> Option<Revision> {
         let watch = self.watches.get(&id)?;
-        let told = match watch.place {
+        let delivered = match watch.place {
             Place::Synced if watch.open.is_empty() => watch.next.max(self.present),
             _ => watch.next,
         };
-        Some(told.revision)
+        Some(delivered.revision)
     }
 
-    /// Up to which revision a watch was told everything, if it is synced: for a client that wants to know although
-    /// nothing happens. `None` for a watch of the future.
+    /// The revision up to which a synced watch has got everything, for a client that wants to know
+    /// without events. `None` for a watch of the future.
     #[must_use]
     pub fn progress(&self, id: u64, newest: Revision) -> Option<Revision> {
         let synced = self.watches.get(&id)?.place == Place::Synced;
-        let told = Revision(self.next(id)?.0.saturating_sub(1));
-        (synced && told <= newest).then_some(told)
+        let delivered = Revision(self.next(id)?.0.saturating_sub(1));
+        (synced && delivered <= newest).then_some(delivered)
     }
 
-    /// Whether all of them were told everything up to `newest`.
+    /// Whether all of them have got everything up to `newest`.
     #[must_use]
-    pub fn is_told(&self, newest: Revision) -> bool {
+    pub fn is_delivered(&self, newest: Revision) -> bool {
         let present = self.synced == 0 || self.present.revision > newest;
         present && self.behind.is_empty() && self.alone.is_empty()
     }
 
-    /// Whether some wait for what is new.
+    /// Whether some are synced, and so wait for new history.
     #[must_use]
     pub fn has_synced(&self) -> bool {
         self.synced > 0
     }
 
-    /// What to do next; nothing before the ring has something new.
+    /// The next work; none until the ring has something new.
     pub fn work(&mut self, ring: &Ring, wanted: &mut Wanted) -> Option<Work> {
         self.settle(ring, wanted);
         if let Some(page) = self.behind_in(ring) {
-            return Some(Work::Tell(page));
+            return Some(Work::Deliver(page));
         }
         let present = self.synced_in(ring, wanted);
         self.turns += 1;
         let [first, second] = [self.turns, self.turns + 1].map(|turn| match turn % 2 {
-            0 => present.clone().map(Work::Tell),
+            0 => present.clone().map(Work::Deliver),
             _ => self.read(turn / 2),
         });
         first.or(second)
     }
 
-    /// What to read for those that are behind or alone, in turns: for the one furthest behind, so that all come together,
-    /// and for the one nearest to the end, so that it does not wait for that.
+    /// What to read for watches that are behind or alone, in turns: for the one furthest behind, so
+    /// that all advance together, and for the one nearest to the end, so that it does not wait for
+    /// the former.
     fn read(&self, turn: u64) -> Option<Work> {
         let alone = self.alone.front().copied();
         let behind = match turn / 2 % 2 {
@@ -244,7 +247,8 @@ impl WatchSet {
         }
     }
 
-    /// Those that have come to where the synced ones are, or to what the ring holds if there are none, are synced.
+    /// Watches that have reached the place of the synced ones, or of the ring if there are none,
+    /// become synced.
     fn settle(&mut self, ring: &Ring, wanted: &mut Wanted) {
         if self.synced == 0 {
             let reached = self.behind.range((ring.begins(), 0)..).next();
@@ -263,8 +267,8 @@ impl WatchSet {
         }
     }
 
-    /// A page of the ring for the one furthest behind that it has something for. These go first, or they would never
-    /// meet with those that are synced.
+    /// A page of the ring for the one furthest behind that is within the ring. These come first, or
+    /// they would never join the synced ones.
     fn behind_in(&self, ring: &Ring) -> Option<Arc<Page>> {
         let (at, _) = self.behind.range((ring.begins(), 0)..).next()?;
         match ring.find(*at) {
@@ -273,7 +277,7 @@ impl WatchSet {
         }
     }
 
-    /// The next page of the ring for those that are synced. If it is gone, they are behind.
+    /// The next page of the ring for the synced watches. If it was dropped, they fall behind.
     fn synced_in(&mut self, ring: &Ring, wanted: &mut Wanted) -> Option<Arc<Page>> {
         if self.synced == 0 {
             return None;
@@ -302,8 +306,8 @@ impl WatchSet {
         }
     }
 
-    /// Takes a watch from where it is, and what it holds of an open revision from it; returns from where on it has to read
-    /// again.
+    /// Removes a watch from its place, with its events of an incomplete revision; returns where it
+    /// has to read again.
     fn leave_place(&mut self, id: u64) -> Stamp {
         let watch = &self.watches[&id];
         let mut read = watch.read;
@@ -330,7 +334,7 @@ impl WatchSet {
         }
     }
 
-    /// Of a watch that is nowhere.
+    /// For a watch that was removed from its place.
     fn fall_behind(&mut self, id: u64, at: Stamp, wanted: &mut Wanted) {
         let watch = self.watches.get_mut(&id).expect("the watch is there");
         watch.place = Place::Behind;
@@ -343,7 +347,7 @@ impl WatchSet {
         self.past_mark = self.past_mark.max(past);
     }
 
-    /// Of a watch that is nowhere.
+    /// For a watch that was removed from its place.
     fn go_alone(&mut self, id: u64, at: Stamp) {
         let watch = self.watches.get_mut(&id).expect("the watch is there");
         watch.place = Place::Alone;
@@ -361,19 +365,19 @@ impl WatchSet {
         open
     }
 
-    /// A message that tells so far is on its way to the client.
-    pub fn told(&mut self, id: u64, reached: Reached) {
+    /// Records that a message up to `reached` was sent to the client.
+    pub fn delivered(&mut self, id: u64, reached: Reached) {
         if let Some(watch) = self.watches.get_mut(&id) {
             watch.next = watch.next.max(reached.next);
             watch.split = reached.fragment.then_some(reached.revision);
         }
     }
 
-    /// Those that are behind, and have something to read before this place.
+    /// The watches that are behind with something to read before this place.
     pub fn behind_before(&self, place: Stamp) -> impl Iterator<Item = u64> + '_ {
         self.behind.range(..(place, 0)).map(|(_, id)| *id)
     }
 }
 
-/// Changes that are looked at for one watch at once.
+/// Changes that are examined for one watch at once.
 const ALONE_CHANGES: usize = 4096;

@@ -1,5 +1,5 @@
-//! Whatever the pages are cut like, and whoever else watches: a watch is told everything once, in order, in whole
-//! revisions, and never more at once than the limits allow.
+//! However pages are cut, and whatever else is watched: a watch gets everything once, in order, in
+//! whole revisions, and never more at once than the limits allow.
 
 mod bounds;
 mod member;

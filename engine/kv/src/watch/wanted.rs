@@ -1,19 +1,20 @@
-//! What all watches of a member want to know, so that history is read once for all of them, and no value that nobody
-//! wants.
+//! The interest of all watches of a member, so that history is read once for all of them, without
+//! values that none wants.
 
 use super::{KeyIndex, WatchSpec};
 use crate::Want;
 
-/// Where in history those are that a page is read for.
+/// The part of history for which a page is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// All watches: pages of what is new.
+    /// For all watches: pages of new history.
     Present,
-    /// Those that are behind: pages of what was before.
+    /// For those that are behind: pages of the past.
     Past,
 }
 
-/// Counts what was added to a [`Wanted`]: a page that was begun at a mark holds what was wanted by then.
+/// Counts the additions to a [`Wanted`]: a page that was begun at a mark includes what was wanted
+/// by then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(u64);
 
@@ -23,7 +24,7 @@ struct Interest {
     with_prev: KeyIndex<()>,
 }
 
-/// What the watches of a member want to know. Whoever adds must remove.
+/// The interest of the watches of a member. Every addition must be removed again.
 #[derive(Debug, Default)]
 pub struct Wanted {
     present: Interest,
@@ -32,14 +33,15 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Adds what a watch asked for. Pages of that part that were begun at the mark returned, or later, hold it.
+    /// Adds the interest of a watch. Pages of that part that were begun at the returned mark, or
+    /// later, include it.
     pub fn add(&mut self, part: Part, spec: &WatchSpec) -> Mark {
         self.index(part, spec.prev_kv).insert(&spec.keys, ());
         self.mark.0 += 1;
         self.mark
     }
 
-    /// Removes what a watch asked for.
+    /// Removes the interest of a watch.
     pub fn remove(&mut self, part: Part, spec: &WatchSpec) {
         self.index(part, spec.prev_kv).remove(&spec.keys, ());
     }
@@ -50,7 +52,7 @@ impl Wanted {
         self.mark
     }
 
-    /// What somebody wants to know of a change of this key.
+    /// What is wanted of a change of this key.
     #[must_use]
     pub fn want(&self, part: Part, key: &[u8]) -> Want {
         let interest = match part {

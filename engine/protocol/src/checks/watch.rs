@@ -2,7 +2,7 @@
 
 use crate::v1::{CancelCause, Event, WatchCreate, WatchResponse, event::Kind};
 use dengine_kv as kv;
-use dengine_kv::watch::{Told, WatchSpec};
+use dengine_kv::watch::{EventBatch, WatchSpec};
 use dengine_kv::{EventKind, KeyRange};
 use dengine_types::Revision;
 use tonic::Status;
@@ -37,7 +37,7 @@ pub fn spec(create: &WatchCreate, limits: &RequestLimits) -> Result<WatchSpec, S
 
 /// Events.
 #[must_use]
-pub fn told(watch_id: u64, header: Header, told: Told) -> WatchResponse {
+pub fn told(watch_id: u64, header: Header, told: EventBatch) -> WatchResponse {
     WatchResponse {
         header: header.at(told.revision),
         watch_id,

@@ -138,7 +138,7 @@ mod tests {
 
     /// All of them were woken by each write, thousands of times a second.
     #[tokio::test]
-    async fn a_revision_wakes_those_who_wait_for_it_and_no_others() {
+    async fn a_revision_wakes_only_the_tasks_that_wait_for_it() {
         let (revision, now) = watch::channel(Revision(1));
         let (_status, status) = watch::channel(NodeStatus::waiting("a", "folder"));
         let reads = SessionReads::start(8, now.clone(), status);

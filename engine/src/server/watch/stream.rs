@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, future::poll_fn, sync::Arc};
 
-use dengine_kv::watch::{Telling, Told, WatchSet, WatchSpec, Work};
+use dengine_kv::watch::{Delivery, EventBatch, WatchSet, WatchSpec, Work};
 use dengine_kv::{ReadError, Stamp};
 use dengine_protocol::checks::{
     status::request_status,
@@ -289,13 +289,13 @@ impl StreamTask {
     /// Gets a part of history, if it has to be got, and tells it.
     async fn work(&mut self, work: Work) -> Result<(), End> {
         match work {
-            Work::Tell(page) => {
-                let telling = self.watches.tell(page);
+            Work::Deliver(page) => {
+                let telling = self.watches.deliver(page);
                 self.tell(telling).await
             }
             Work::ReadPast(at, mark) => match self.shared.hub.past(self.whose, at, mark).await {
                 Ok(page) => {
-                    let telling = self.watches.tell(page);
+                    let telling = self.watches.deliver(page);
                     self.tell(telling).await
                 }
                 Err(error) => self.cannot_read_past(at, &error).await,
@@ -304,7 +304,7 @@ impl StreamTask {
                 let from = query.from;
                 match self.shared.hub.alone(self.whose, query).await {
                     Ok(changes) => {
-                        let telling = self.watches.tell_alone(id, from, changes);
+                        let telling = self.watches.deliver_alone(id, from, changes);
                         self.tell(telling).await
                     }
                     Err(error) => self.end(id, |resume| unread(&error, resume)).await,
@@ -327,7 +327,7 @@ impl StreamTask {
     }
 
     /// Tells watches what a part of history holds for them.
-    async fn tell(&mut self, mut telling: Telling) -> Result<(), End> {
+    async fn tell(&mut self, mut telling: Delivery) -> Result<(), End> {
         while let Some(slice) = self.watches.slice(&mut telling) {
             for (id, told) in slice {
                 match told {
@@ -347,12 +347,12 @@ impl StreamTask {
         Ok(())
     }
 
-    async fn send_told(&mut self, id: u64, told: Vec<Told>) -> Result<(), End> {
+    async fn send_told(&mut self, id: u64, told: Vec<EventBatch>) -> Result<(), End> {
         let header = self.shared.headers.now();
         for message in told {
             let reached = message.reached();
             self.send(messages::told(id, header, message)).await?;
-            self.watches.told(id, reached);
+            self.watches.delivered(id, reached);
         }
         if let Some(active) = self.active.get_mut(&id) {
             active.told_at = Instant::now();
@@ -413,7 +413,7 @@ impl StreamTask {
         }
         let newest = self.shared.hub.revision();
         // Pages that are on their way are told first.
-        if !self.watches.is_told(newest) {
+        if !self.watches.is_delivered(newest) {
             return Ok(());
         }
         self.progress_wanted = false;

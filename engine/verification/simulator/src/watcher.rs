@@ -11,7 +11,7 @@ use bytes::Bytes;
 use dengine_client::policy::WatchCursor;
 use dengine_kv as kv;
 use dengine_kv::KeyRange;
-use dengine_kv::watch::{Told, WatchSpec};
+use dengine_kv::watch::{EventBatch, WatchSpec};
 use dengine_types::{MemberId, Revision};
 
 /// Watches of one stream, at most.
@@ -164,7 +164,7 @@ impl Watcher {
                 let next = Revision(watch.cursor.next_revision());
                 watch.handed_on.0 = watch.handed_on.0.max(next);
             }
-            WatchMessage::Told(watch, told) => {
+            WatchMessage::Events(watch, told) => {
                 sim.count("watch responses");
                 self.watches[watch as usize].take(sim, told)?;
             }
@@ -191,7 +191,7 @@ impl Watcher {
 }
 
 impl Watching {
-    fn take(&mut self, sim: &mut Surroundings, told: Told) -> Result<(), String> {
+    fn take(&mut self, sim: &mut Surroundings, told: EventBatch) -> Result<(), String> {
         let revisions = told.events.iter().map(|event| event.kv.mod_revision.0);
         let repeated = (self.cursor)
             .events(revisions, told.revision.0, told.fragment)

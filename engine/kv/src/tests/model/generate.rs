@@ -1,4 +1,4 @@
-//! Random commands, queries and steps. Everything is few and short, so that things meet often.
+//! Random commands, queries and steps, of few and short keys, so that they collide often.
 
 use super::Model;
 use crate::{
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use dengine_types::{Index, Revision, SessionId};
 use proptest::prelude::*;
 
-/// A request that still has to be made to fit what is there when it comes.
+/// A request that is resolved when it is applied, by the state at that time.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
     /// Which session, sequence, and how many below it are acknowledged.
@@ -20,17 +20,17 @@ pub(super) struct Draft {
 #[derive(Clone, Debug)]
 enum DraftCommand {
     Ready(Command),
-    /// So far behind the store's revision; negative: ahead of it.
+    /// How far below the store's revision; negative: above it.
     Compact(i64),
     KeepAlive(usize),
     Close(usize),
-    /// `true`: as it was used last.
+    /// `true`: with the actual last use.
     ExpireSession(usize, bool),
-    /// `true`: as it was changed last.
+    /// `true`: with the actual last change.
     ExpireKeys(Vec<(Bytes, bool)>),
 }
 
-/// What to do next. Revisions count from the one before the compact revision.
+/// The next step. Revisions count from the one before the compact revision.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     /// Applied as one batch.
@@ -38,15 +38,15 @@ pub(super) enum Step {
     Get(Bytes, u64),
     Range(RangeQuery),
     Changes(ChangesQuery),
-    /// So many steps of the collector, of so many changes.
+    /// This many steps of the collector, of this many changes.
     Collect(usize, usize),
     Reopen,
 }
 
 impl Draft {
-    /// The request, for what is there before the entry `index`.
+    /// The request, by the state before the entry `index`.
     pub(super) fn resolve(&self, model: &Model) -> Request {
-        // Of the sessions that are open, or one that never was.
+        // One of the open sessions, or one that never was.
         let session = |which: usize| {
             let open: Vec<_> = model.sessions.keys().collect();
             let found = open.get(which % (open.len() + 1));

@@ -1,5 +1,5 @@
-//! The state machine against the simplest thing that could be right: every version of every key in a
-//! map, and each question answered by looking at all of them.
+//! The state machine against the simplest model: every version of every key in a map, and each
+//! question answered by a full scan.
 
 mod generate;
 mod properties;
@@ -20,16 +20,16 @@ struct Model {
     compacted: u64,
     /// Whether the command that is being applied has taken its revision.
     taken: bool,
-    /// For each key what each revision made of it, oldest first; `None`: deleted.
+    /// The versions of each key with their revisions, oldest first; `None`: deleted.
     history: BTreeMap<Bytes, Vec<(u64, Option<KeyValue>)>>,
     /// Which revision changed which key, in order.
     log: Vec<(u64, Bytes)>,
     sessions: BTreeMap<u64, ModelSession>,
-    /// What the ranges of the command have visited: the cost of each key.
+    /// The cost of each key that the ranges of the command have visited.
     visited: Vec<usize>,
 }
 
-/// So little that commands meet the bounds often.
+/// So small that commands often reach the limits.
 const VISIT_BOUNDS: VisitBounds = VisitBounds {
     keys: 7,
     bytes: 240,
@@ -39,7 +39,7 @@ const VISIT_BOUNDS: VisitBounds = VisitBounds {
 struct ModelSession {
     last_used: u64,
     acknowledged: u64,
-    /// Everything that was ever answered; what is acknowledged is not looked at.
+    /// All answers; acknowledged ones are not used.
     answers: BTreeMap<u64, Outcome>,
 }
 
@@ -63,7 +63,7 @@ impl Model {
         }
     }
 
-    /// Goes through the keys of a range that exist, until `enough`, and takes note of what that costs.
+    /// Visits the existing keys of a range until `enough`, and records the cost.
     fn visit(&mut self, keys: &KeyRange, mut enough: impl FnMut(&KeyValue) -> bool) {
         if matches!(keys, KeyRange::One(_)) {
             return;
@@ -280,7 +280,7 @@ impl Model {
         self.log.push((self.revision, key.clone()));
     }
 
-    /// Returns what the key was.
+    /// Returns the previous pair.
     fn put(&mut self, key: &Bytes, value: &Bytes, ttl_ms: u64) -> Option<KeyValue> {
         let prev = self.get(key, self.revision);
         self.change(key, |revision| {
@@ -298,7 +298,7 @@ impl Model {
         prev
     }
 
-    /// Returns what the keys were.
+    /// Returns the previous pairs.
     fn delete(&mut self, keys: &KeyRange) -> Vec<KeyValue> {
         let prev = self.now(keys);
         for kv in &prev {

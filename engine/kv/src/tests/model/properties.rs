@@ -1,4 +1,4 @@
-//! What holds for every history.
+//! Properties of every history.
 
 use super::generate::{Draft, Step, draft, step};
 use super::{Model, VISIT_BOUNDS};
@@ -21,7 +21,7 @@ fn open(store: &MemoryStore) -> Machine {
     machine
 }
 
-/// What a read of a revision has to come to, unless the model may answer.
+/// Checks that a read of a revision is refused unless the model may answer.
 fn check_refused<T: std::fmt::Debug>(
     model: &Model,
     at: u64,
@@ -46,8 +46,8 @@ fn check_get(model: &Model, machine: &Machine, key: &Bytes, at: u64) {
     }
 }
 
-/// Holds an answer against the model, except for `max_bytes`, of which it knows only that at least
-/// one pair fits.
+/// Compares a range with the model, except for `max_bytes`, of which it checks only that at least
+/// one pair is returned.
 fn check_range(model: &Model, machine: &Machine, query: &RangeQuery) {
     let result = machine.reader().range(query);
     let at = query.revision.map_or(model.revision, |at| at.0);
@@ -78,7 +78,7 @@ fn check_range(model: &Model, machine: &Machine, query: &RangeQuery) {
     assert_eq!(result.kvs, expected);
 }
 
-/// A watch that goes on from where each answer ended sees all of history, whatever the bounds.
+/// A watch that continues from the end of each result sees all of history, whatever the limits.
 fn check_changes(model: &Model, machine: &Machine, query: &ChangesQuery) {
     let mut query = query.clone();
     let mut seen = Vec::new();
@@ -116,7 +116,7 @@ fn check_changes(model: &Model, machine: &Machine, query: &ChangesQuery) {
     assert_eq!(seen, expected);
 }
 
-/// What a leader needs to know about time.
+/// Checks what a leader reads for expiry.
 fn check_expiring(model: &Model, machine: &Machine) {
     let reader = machine.reader();
     let mut found = Vec::new();
@@ -140,7 +140,7 @@ fn check_expiring(model: &Model, machine: &Machine) {
     assert_eq!(found, expected.collect::<Vec<_>>());
 }
 
-/// The entries that `drafts` come to behind entry `last`, and their answers.
+/// Resolves `drafts` to entries after entry `last`, with their outcomes in the model.
 fn resolve(model: &mut Model, last: u64, drafts: &[Draft]) -> (Vec<Entry>, Vec<Outcome>) {
     let entries = (last + 1..).zip(drafts).map(|(index, draft)| {
         let request = draft.resolve(model);
@@ -209,7 +209,8 @@ fn hash(machine: &Machine) -> LogicalHash {
     machine.reader().logical_hash().expect("hash")
 }
 
-/// Applies `entries`, cut into batches at `cuts`; opens the store again behind each batch if `reopen`.
+/// Applies `entries`, cut into batches at `cuts`; opens the store again after each batch if
+/// `reopen`.
 fn run(entries: &[Entry], cuts: &[bool], reopen: bool) -> (Records, Vec<Outcome>, LogicalHash) {
     let store = MemoryStore::default();
     let mut machine = open(&store);
@@ -242,7 +243,7 @@ fn store_of(records: &Records) -> MemoryStore {
 
 proptest! {
     #[test]
-    fn answers_as_the_model_does(steps in prop::collection::vec(step(), 1..40)) {
+    fn outcomes_equal_those_of_the_model(steps in prop::collection::vec(step(), 1..40)) {
         check(steps);
     }
 
@@ -259,7 +260,7 @@ proptest! {
         prop_assert_eq!(&run(&entries, &[false; 60], false), &one_by_one);
     }
 
-    /// The store keeps what it was behind some write, whoever made it; the log supplies the rest.
+    /// The store is as it was after some write; the log supplies the rest.
     #[test]
     fn replay_after_a_lost_tail_leaves_no_trace(
         drafts in prop::collection::vec(draft(), 1..60),
@@ -289,7 +290,7 @@ proptest! {
         prop_assert_eq!(all_collected(&left), all_collected(&all));
     }
 
-    /// What is there is what the newest revision and all legal reads need, and not a record more.
+    /// The store contains what the newest revision and all allowed reads need, and no record more.
     #[test]
     fn collected_stores_hold_no_garbage(drafts in prop::collection::vec(draft(), 1..60)) {
         let mut model = Model::new();

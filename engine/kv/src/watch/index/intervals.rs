@@ -1,5 +1,6 @@
-//! An interval tree: a balanced (AVL) tree of ranges in the order of their beginnings, each node with the last end of its
-//! subtree. Balanced by its shape alone, so that no choice of keys makes it deep.
+//! An interval tree: a balanced (AVL) tree of ranges in the order of their starts, each node with
+//! the last end of its subtree. Balance depends on the shape alone, so that no choice of keys makes
+//! it deep.
 
 use super::{put, take};
 use crate::KeyRange;
@@ -7,10 +8,9 @@ use bytes::Bytes;
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
-/// Where a range ends.
+/// The end of a range.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
-    /// Before this key.
     Before(Bytes),
     Never,
 }
@@ -26,7 +26,7 @@ impl End {
 
 type Link<T> = Option<Box<Node<T>>>;
 
-/// One range, and everything that stands for it.
+/// One range, and its items.
 #[derive(Debug)]
 struct Node<T> {
     start: Bytes,
@@ -40,7 +40,7 @@ struct Node<T> {
     right: Link<T>,
 }
 
-/// Ranges with what stands for them.
+/// Ranges with their items.
 #[derive(Debug)]
 pub(super) struct Intervals<T> {
     root: Link<T>,
@@ -63,7 +63,7 @@ impl<T: Ord + Copy> Intervals<T> {
         self.root = remove(self.root.take(), &start, &end, item);
     }
 
-    /// Shows everything that stands for a range with `key` in it, until `show` has seen enough.
+    /// Visits every item of a range that contains `key`, until `show` breaks.
     pub(super) fn visit(
         &self,
         key: &[u8],
@@ -149,7 +149,7 @@ fn remove<T: Ord + Copy>(link: Link<T>, start: &Bytes, end: &End, item: T) -> Li
     Some(balanced(node))
 }
 
-/// One tree of two, all of the first before all of the second.
+/// Joins two trees, all of the first before all of the second.
 fn joined<T>(left: Link<T>, right: Link<T>) -> Link<T> {
     let Some(right) = right else {
         return left;
@@ -172,12 +172,12 @@ fn without_first<T>(mut node: Box<Node<T>>) -> (Link<T>, Box<Node<T>>) {
 }
 
 impl<T> Node<T> {
-    /// Where a range lies from here.
+    /// The order of a range relative to this node.
     fn compare(&self, start: &Bytes, end: &End) -> Ordering {
         (start, end).cmp(&(&self.start, &self.end))
     }
 
-    /// Height and last end, after the children changed.
+    /// Updates height and last end after a change of the children.
     fn update(&mut self) {
         self.height = 1 + height(&self.left).max(height(&self.right));
         let children = [&self.left, &self.right].into_iter().flatten();
@@ -190,7 +190,7 @@ fn height<T>(link: &Link<T>) -> u32 {
     link.as_ref().map_or(0, |node| node.height)
 }
 
-/// The same tree, whose children's heights differed by two at most, with a difference of one.
+/// Rebalances a tree whose children's heights differ by two at most.
 fn balanced<T>(mut node: Box<Node<T>>) -> Box<Node<T>> {
     node.update();
     let (left, right) = (height(&node.left), height(&node.right));

@@ -1,4 +1,4 @@
-//! Which watches want to know of a key: found without asking each.
+//! The watches that want a key: found without asking each.
 
 mod intervals;
 #[cfg(test)]
@@ -10,11 +10,11 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-/// Things that stand for key ranges, found by any key in their range: single keys in a hash map, ranges in an interval
-/// tree. To find the matches of a key costs one look-up, a way down the tree, and the matches.
+/// Items with key ranges, found by any key in their range: single keys in a hash map, ranges in an
+/// interval tree. A search costs one look-up, one descent of the tree, and the matches.
 #[derive(Debug)]
 pub struct KeyIndex<T> {
-    /// Never walked through: its order is no one's business.
+    /// Never iterated, because its order is not deterministic.
     single: HashMap<Bytes, Vec<T>>,
     ranges: Intervals<T>,
 }
@@ -29,7 +29,6 @@ impl<T> Default for KeyIndex<T> {
 }
 
 impl<T: Ord + Copy> KeyIndex<T> {
-    /// Adds an item.
     pub fn insert(&mut self, keys: &KeyRange, item: T) {
         match keys {
             KeyRange::One(key) => put(self.single.entry(key.clone()).or_default(), item),
@@ -37,7 +36,7 @@ impl<T: Ord + Copy> KeyIndex<T> {
         }
     }
 
-    /// Removes an item that was added with the same keys; without effect if it was not.
+    /// Removes an item that was added with the same keys; does nothing if it was not.
     pub fn remove(&mut self, keys: &KeyRange, item: T) {
         match keys {
             KeyRange::One(key) => {
@@ -52,7 +51,7 @@ impl<T: Ord + Copy> KeyIndex<T> {
         }
     }
 
-    /// Shows every item whose keys contain `key`, until `visit` has seen enough.
+    /// Visits every item whose keys contain `key`, until `visit` breaks.
     pub fn visit(
         &self,
         key: &[u8],
@@ -74,13 +73,13 @@ impl<T: Ord + Copy> KeyIndex<T> {
     }
 }
 
-/// Adds to a sorted list.
+/// Inserts into a sorted list.
 fn put<T: Ord>(items: &mut Vec<T>, item: T) {
     let at = items.partition_point(|other| *other < item);
     items.insert(at, item);
 }
 
-/// Removes one such item from a sorted list.
+/// Removes one item from a sorted list.
 fn take<T: Ord>(items: &mut Vec<T>, item: &T) {
     if let Ok(at) = items.binary_search(item) {
         items.remove(at);

@@ -1,4 +1,4 @@
-//! Whatever is added and removed in whatever order: what is found is what asking each would find.
+//! After any additions and removals the index finds what asking each watch would find.
 
 use super::intervals::Intervals;
 use super::*;
@@ -28,7 +28,7 @@ fn found(index: &KeyIndex<u64>, key: &[u8]) -> Vec<u64> {
 
 proptest! {
     #[test]
-    fn it_finds_what_asking_each_would_find(
+    fn the_index_finds_what_asking_each_watch_would_find(
         added in prop::collection::vec((keys(), any::<bool>()), 0..40),
         asked in prop::collection::vec(key(), 1..20),
     ) {
@@ -53,7 +53,7 @@ proptest! {
 }
 
 #[test]
-fn a_tree_stays_shallow_in_whatever_order_it_is_filled_and_emptied() {
+fn a_tree_stays_shallow_in_any_order_of_insertions_and_removals() {
     let number = |n: u32| KeyRange::Between {
         start: Bytes::copy_from_slice(&n.to_be_bytes()),
         end: Bytes::copy_from_slice(&(n + 100).to_be_bytes()),

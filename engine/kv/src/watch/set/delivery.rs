@@ -1,22 +1,23 @@
-//! A page on its way to the watches of a stream, slice by slice: so much at once that nobody else has to wait for it.
+//! The delivery of a page to the watches of a stream, slice by slice, so that other streams do not
+//! wait long.
 
 use super::{Place, WatchSet};
 use crate::watch::messages::{Cut, Rest, TooLarge, cut, size_bytes};
-use crate::watch::{Mark, Page, Part, Told, Wanted};
+use crate::watch::{EventBatch, Mark, Page, Part, Wanted};
 use crate::{Changes, Event, Stamp};
 use dengine_types::Revision;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// A slice ends behind the revision with which it has so many matches of events and watches,
+/// A slice ends after the revision in which it reaches this many matches of events and watches,
 const MATCHES: usize = 4 * 1024;
-/// and inside one with so many.
+/// or inside a revision with this many.
 const MATCHES_MAX: usize = 64 * 1024;
 
-/// The place of no event, behind all others.
+/// The index of no event, after all others.
 const NO_EVENT: u32 = u32::MAX;
 
-/// To whom a page is told.
+/// The watches that get a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum To {
     Synced,
@@ -24,24 +25,25 @@ enum To {
     Alone(u64),
 }
 
-/// A page that is being told.
+/// A page that is being delivered.
 #[derive(Debug)]
-pub struct Telling {
+pub struct Delivery {
     page: Arc<Page>,
     to: To,
-    /// The next event, or that it is done.
+    /// The next event; `None` at the end.
     at: Option<usize>,
 }
 
-/// What watches are told of a part of a page: messages, or that this revision is larger than one and must not be split, so
-/// that the watch has to end.
-pub type Slice = Vec<(u64, Result<Vec<Told>, Revision>)>;
+/// The messages of a part of a page for each watch; or the revision that is larger than one message
+/// and must not be split, so that the watch has to end.
+pub type Slice = Vec<(u64, Result<Vec<EventBatch>, Revision>)>;
 
 impl WatchSet {
-    /// Begins to tell a page: to those that are synced, if they are at a place in it, and else to those that are behind.
-    /// Say [`WatchSet::slice`] until it returns nothing, and then [`WatchSet::finish`].
+    /// Begins to deliver a page: to the synced watches if their place is in it, and otherwise to
+    /// those that are behind. Call [`WatchSet::slice`] until it returns nothing, and then
+    /// [`WatchSet::finish`].
     #[must_use]
-    pub fn tell(&mut self, page: Arc<Page>) -> Telling {
+    pub fn deliver(&mut self, page: Arc<Page>) -> Delivery {
         let synced = self.synced > 0 && page.from <= self.present && self.present < page.next;
         let mut behind = self.behind.range((page.from, 0)..(page.next, 0));
         let to = match behind.next() {
@@ -49,25 +51,26 @@ impl WatchSet {
             _ => To::Behind,
         };
         self.spare_who_is_too_new(&page, to);
-        Telling {
+        Delivery {
             page,
             to,
             at: Some(0),
         }
     }
 
-    /// Begins to tell what was read for one watch.
+    /// Begins to deliver what was read for one watch.
     #[must_use]
-    pub fn tell_alone(&mut self, id: u64, from: Stamp, changes: Changes) -> Telling {
+    pub fn deliver_alone(&mut self, id: u64, from: Stamp, changes: Changes) -> Delivery {
         let page = Page::new(from, Part::Past, Mark::default(), changes);
-        Telling {
+        Delivery {
             page: Arc::new(page),
             to: To::Alone(id),
             at: Some(0),
         }
     }
 
-    /// Who came after the page was begun may want what it does not hold, and reads for itself.
+    /// A watch that registered after the page was begun may want what it lacks, and reads by
+    /// itself.
     fn spare_who_is_too_new(&mut self, page: &Page, to: To) {
         let latest = match page.part {
             Part::Present => self.present_mark,
@@ -95,36 +98,36 @@ impl WatchSet {
         }
     }
 
-    /// What watches are told of the next part of the page. Say [`WatchSet::told`] of each message.
-    pub fn slice(&mut self, telling: &mut Telling) -> Option<Slice> {
-        let at = telling.at?;
-        if let To::Alone(id) = telling.to {
-            telling.at = None;
-            return Some(self.cut_alone(id, &telling.page).into_iter().collect());
+    /// The messages of the next part of the page. Call [`WatchSet::delivered`] for each of them.
+    pub fn slice(&mut self, delivery: &mut Delivery) -> Option<Slice> {
+        let at = delivery.at?;
+        if let To::Alone(id) = delivery.to {
+            delivery.at = None;
+            return Some(self.cut_alone(id, &delivery.page).into_iter().collect());
         }
-        let (mut matches, end) = self.matches(telling, at);
-        matches.extend(self.waiting(telling, end));
+        let (mut matches, end) = self.matches(delivery, at);
+        matches.extend(self.waiting(delivery, end));
         matches.sort_unstable();
         let mut slice = Vec::new();
         for them in matches.chunk_by(|one, other| one.0 == other.0) {
             let events = them.iter().filter_map(|(_, place)| {
                 let place = usize::try_from(*place).ok()?;
-                telling.page.events.get(place)
+                delivery.page.events.get(place)
             });
             slice.extend(self.cut(them[0].0, events, end));
         }
         Some(slice)
     }
 
-    /// The events of the next part with the watches that they are for, and where the part ends.
-    fn matches(&self, telling: &mut Telling, from: usize) -> (Vec<(u64, u32)>, Stamp) {
-        let events = &telling.page.events;
+    /// The events of the next part with their watches, and where the part ends.
+    fn matches(&self, delivery: &mut Delivery, from: usize) -> (Vec<(u64, u32)>, Stamp) {
+        let events = &delivery.page.events;
         let mut matches = Vec::new();
         for (place, event) in events.iter().enumerate().skip(from) {
             let begins = place == 0 || events[place - 1].kv.mod_revision < event.kv.mod_revision;
             let many = matches.len() >= MATCHES_MAX || begins && matches.len() >= MATCHES;
             if place > from && many {
-                telling.at = Some(place);
+                delivery.at = Some(place);
                 let end = match begins {
                     true => Stamp::start_of(event.kv.mod_revision),
                     false => event.stamp(),
@@ -132,66 +135,66 @@ impl WatchSet {
                 return (matches, end);
             }
             let _: ControlFlow<()> = self.index.visit(&event.kv.key, |id| {
-                if self.takes(id, telling, event) {
+                if self.takes(id, delivery, event) {
                     matches.push((id, place as u32));
                 }
                 ControlFlow::Continue(())
             });
         }
-        telling.at = None;
-        (matches, telling.page.next)
+        delivery.at = None;
+        (matches, delivery.page.next)
     }
 
-    fn takes(&self, id: u64, telling: &Telling, event: &Event) -> bool {
-        self.is_told_by(id, telling).is_some_and(|from| {
+    fn takes(&self, id: u64, delivery: &Delivery, event: &Event) -> bool {
+        self.delivered_from(id, delivery).is_some_and(|from| {
             let watch = &self.watches[&id];
             event.stamp() >= from && watch.spec.wants(event)
         })
     }
 
-    /// From where on the page is told to a watch, if it is.
-    fn is_told_by(&self, id: u64, telling: &Telling) -> Option<Stamp> {
+    /// The place from which the page is delivered to a watch, if it is.
+    fn delivered_from(&self, id: u64, delivery: &Delivery) -> Option<Stamp> {
         let watch = &self.watches[&id];
-        match (telling.to, watch.place) {
+        match (delivery.to, watch.place) {
             (To::Synced, Place::Synced) => Some(watch.read.max(self.present)),
-            (To::Behind, Place::Behind) => (watch.read >= telling.page.from).then_some(watch.read),
+            (To::Behind, Place::Behind) => (watch.read >= delivery.page.from).then_some(watch.read),
             _ => None,
         }
     }
 
-    /// Those who are told this page and wait for the end of a revision that ends before `end`, whether the page holds more
-    /// of it for them or not.
-    fn waiting(&self, telling: &Telling, end: Stamp) -> Vec<(u64, u32)> {
+    /// The watches of this page with an incomplete revision that ends before `end`, whether the
+    /// page has more of it for them or not.
+    fn waiting(&self, delivery: &Delivery, end: Stamp) -> Vec<(u64, u32)> {
         let waits = |id: &u64| {
             let open = self.watches[id].open.first();
             let open = open.map(|event| event.kv.mod_revision);
-            let read = self.is_told_by(*id, telling);
-            open < Some(end.revision) && read.is_some_and(|read| read < telling.page.next)
+            let read = self.delivered_from(*id, delivery);
+            open < Some(end.revision) && read.is_some_and(|read| read < delivery.page.next)
         };
         let waiting = self.open.iter().copied().filter(waits);
         waiting.map(|id| (id, NO_EVENT)).collect()
     }
 
-    /// What a watch is told of these events, the only ones for it before `end`.
+    /// Cuts these events, all events of a watch before `end`, into messages.
     fn cut<'e>(
         &mut self,
         id: u64,
         events: impl Iterator<Item = &'e Event>,
         end: Stamp,
-    ) -> Option<(u64, Result<Vec<Told>, Revision>)> {
+    ) -> Option<(u64, Result<Vec<EventBatch>, Revision>)> {
         let mut held = self.take_open(id);
         let watch = self.watches.get_mut(&id)?;
         held.extend(events.map(|event| watch.spec.copy(event)));
         match cut(&watch.spec, watch.split, held, end, Rest::MayFollow) {
-            Ok(Cut { told, open }) => {
+            Ok(Cut { messages, open }) => {
                 self.hold(id, open);
-                (!told.is_empty()).then_some((id, Ok(told)))
+                (!messages.is_empty()).then_some((id, Ok(messages)))
             }
             Err(TooLarge(revision)) => Some((id, Err(revision))),
         }
     }
 
-    /// Keeps the beginning of a revision for a watch until the rest is read, if there is room.
+    /// Keeps the beginning of a revision for a watch until the rest is read, if there is memory.
     fn hold(&mut self, id: u64, open: Vec<Event>) {
         let Some(first) = open.first().map(Event::stamp) else {
             return;
@@ -207,21 +210,25 @@ impl WatchSet {
         self.watches.get_mut(&id).expect("it was cut for").open = open;
     }
 
-    fn cut_alone(&mut self, id: u64, page: &Page) -> Option<(u64, Result<Vec<Told>, Revision>)> {
+    fn cut_alone(
+        &mut self,
+        id: u64,
+        page: &Page,
+    ) -> Option<(u64, Result<Vec<EventBatch>, Revision>)> {
         let watch = self.watches.get_mut(&id)?;
         let events = page.events.clone();
         match cut(&watch.spec, watch.split, events, page.next, Rest::Follows) {
-            Ok(Cut { told, open }) => {
+            Ok(Cut { messages, open }) => {
                 watch.read = open.first().map_or(page.next, Event::stamp);
-                Some((id, Ok(told)))
+                Some((id, Ok(messages)))
             }
             Err(TooLarge(revision)) => Some((id, Err(revision))),
         }
     }
 
-    /// All messages of a page are on their way: those whom it was told have come to its end.
-    pub fn finish(&mut self, telling: Telling, wanted: &mut Wanted) {
-        let Telling { page, to, .. } = telling;
+    /// All messages of a page were sent: its watches have reached its end.
+    pub fn finish(&mut self, delivery: Delivery, wanted: &mut Wanted) {
+        let Delivery { page, to, .. } = delivery;
         match to {
             To::Synced => self.present = self.present.max(page.next),
             To::Behind => self.advance(&page),
@@ -243,7 +250,7 @@ impl WatchSet {
         }
     }
 
-    /// Once it was told whole revisions only, it goes on with the others.
+    /// Rejoins the others once only whole revisions were delivered.
     fn finish_alone(&mut self, id: u64, wanted: &mut Wanted) {
         let Some(read) = self.watches.get(&id).map(|watch| watch.read) else {
             return;

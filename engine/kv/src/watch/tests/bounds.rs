@@ -1,6 +1,6 @@
 //! One rule at a time, by example.
 
-use super::member::{Heard, Member};
+use super::member::{Member, Received};
 use super::*;
 use crate::PageLimits;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ fn member() -> Member {
     Member::new(LIMITS, KEEP, 4 * EVENT_BYTES)
 }
 
-fn lines(heard: &Heard) -> Vec<String> {
-    let line = |it: &Told| {
+fn lines(received: &Received) -> Vec<String> {
+    let line = |it: &EventBatch| {
         let keys = it
             .events
             .iter()
@@ -29,7 +29,7 @@ fn lines(heard: &Heard) -> Vec<String> {
         let more = if it.fragment { "+" } else { "" };
         format!("{}{more} {}", it.revision, keys.collect::<String>())
     };
-    heard.messages.iter().map(line).collect()
+    received.messages.iter().map(line).collect()
 }
 
 fn check(spec: WatchSpec, first: u64, expect: &[&str]) {
@@ -40,12 +40,12 @@ fn check(spec: WatchSpec, first: u64, expect: &[&str]) {
     member.change(["k"]);
     member.watch(1, spec, first);
     member.settle();
-    assert_eq!(lines(&member.heard[&1]), expect);
+    assert_eq!(lines(&member.received[&1]), expect);
     assert_eq!(member.set.next(1), Some(Revision(6)));
 }
 
 #[test]
-fn revisions_share_a_message_as_long_as_they_fit_whole() {
+fn revisions_share_a_message_if_they_fit_whole() {
     let large = spec(everything(), 100 * EVENT_BYTES);
     check(large.clone(), 5, &["5 k"]);
     check(large, 1, &["3 abc", "5 defghijk"]);
@@ -60,7 +60,7 @@ fn a_revision_larger_than_a_message_is_split_and_marked() {
 }
 
 #[test]
-fn a_revision_larger_than_all_that_may_wait_is_told_whole_all_the_same() {
+fn a_revision_larger_than_the_memory_for_open_ones_is_delivered_whole() {
     let mut member = Member::new(LIMITS, KEEP, 0);
     member.change(["d", "e", "f", "g", "h", "i", "j"]);
     member.watch(1, spec(everything(), 7 * EVENT_BYTES), 1);
@@ -72,13 +72,13 @@ fn a_revision_larger_than_all_that_may_wait_is_told_whole_all_the_same() {
     };
     member.watch(3, whole, 1);
     member.settle();
-    assert_eq!(lines(&member.heard[&1]), ["2 defghij"]);
-    assert_eq!(lines(&member.heard[&2]), ["2+ def", "2+ ghi", "2 j"]);
-    assert_eq!(member.heard[&3].too_large, Some(Revision(2)));
+    assert_eq!(lines(&member.received[&1]), ["2 defghij"]);
+    assert_eq!(lines(&member.received[&2]), ["2+ def", "2+ ghi", "2 j"]);
+    assert_eq!(member.received[&3].too_large, Some(Revision(2)));
 }
 
 #[test]
-fn a_watch_of_one_key_waits_for_no_end() {
+fn a_watch_of_one_key_does_not_wait_for_the_rest_of_a_revision() {
     let mut member = member();
     member.watch(1, spec(KeyRange::One(Bytes::from_static(b"a")), 1), 2);
     member.watch(2, spec(everything(), 100 * EVENT_BYTES), 2);
@@ -86,18 +86,18 @@ fn a_watch_of_one_key_waits_for_no_end() {
     member.begin_page();
     member.end_page();
     member.work();
-    assert_eq!(lines(&member.heard[&1]), ["2 a"]);
+    assert_eq!(lines(&member.received[&1]), ["2 a"]);
     assert!(
-        member.heard[&2].messages.is_empty(),
+        member.received[&2].messages.is_empty(),
         "its revision may go on"
     );
     assert_eq!(member.set.next(2), Some(Revision(2)));
     member.settle();
-    assert_eq!(lines(&member.heard[&2]), ["2 abcdef"]);
+    assert_eq!(lines(&member.received[&2]), ["2 abcdef"]);
 }
 
 #[test]
-fn a_watch_that_ends_between_two_messages_begins_anew_at_what_was_not_told() {
+fn a_watch_that_ends_between_messages_resumes_at_the_undelivered_rest() {
     let mut member = member();
     member.change(["a"]);
     member.change(["b", "c", "d"]);
@@ -108,7 +108,7 @@ fn a_watch_that_ends_between_two_messages_begins_anew_at_what_was_not_told() {
     assert!(member.cache.find(at, mark).is_none());
     let mut nexts = Vec::new();
     member.settle();
-    for message in member.heard[&1].messages.clone() {
+    for message in member.received[&1].messages.clone() {
         let mut set = WatchSet::new(0);
         set.insert(
             1,
@@ -116,14 +116,14 @@ fn a_watch_that_ends_between_two_messages_begins_anew_at_what_was_not_told() {
             Revision(1),
             &mut Wanted::default(),
         );
-        set.told(1, message.reached());
+        set.delivered(1, message.reached());
         nexts.push(set.next(1).unwrap().0);
     }
     assert_eq!(nexts, [3, 3, 4]);
 }
 
 #[test]
-fn watches_that_are_behind_read_history_once_for_all() {
+fn watches_that_are_behind_share_the_pages_of_the_past() {
     let mut member = Member::new(LIMITS, KEEP, 4 * EVENT_BYTES);
     for _ in 0..200 {
         member.change(["a", "b"]);
@@ -133,9 +133,9 @@ fn watches_that_are_behind_read_history_once_for_all() {
         member.watch(id, spec(keys, 1_000), 2 + id % 50);
     }
     member.settle();
-    let told = member.heard.values().map(|it| it.messages.len());
-    assert!(told.sum::<usize>() > 100);
-    assert!(member.looked_at < 3 * 400, "{} changes", member.looked_at);
+    let delivered = member.received.values().map(|it| it.messages.len());
+    assert!(delivered.sum::<usize>() > 100);
+    assert!(member.examined < 3 * 400, "{} changes", member.examined);
 }
 
 #[test]
@@ -150,28 +150,28 @@ fn watches_that_missed_pages_catch_up_together() {
         member.begin_page();
         member.end_page();
     }
-    let before = member.looked_at;
+    let before = member.examined;
     member.settle();
     assert!(
-        member.looked_at - before < 300,
+        member.examined - before < 300,
         "{}",
-        member.looked_at - before
+        member.examined - before
     );
     assert!(
         member
-            .heard
+            .received
             .values()
             .all(|it| it.messages.last().unwrap().revision == Revision(101))
     );
 }
 
 #[test]
-fn who_is_near_the_end_does_not_wait_for_who_is_far_behind() {
+fn a_watch_near_the_end_does_not_wait_for_one_far_behind() {
     let mut member = Member::new(LIMITS, KEEP, 4 * EVENT_BYTES);
     for _ in 0..1_000 {
         member.change(["a"]);
     }
-    // Nothing is in the ring.
+    // The ring is empty.
     member.ring.gap(member.newest);
     member.watch(1, spec(everything(), 1_000), 2);
     member.watch(2, spec(everything(), 1_000), 990);
@@ -184,7 +184,7 @@ fn who_is_near_the_end_does_not_wait_for_who_is_far_behind() {
 }
 
 #[test]
-fn nothing_is_read_that_nobody_wants() {
+fn unwanted_changes_are_not_read() {
     let mut wanted = Wanted::default();
     let with_prev = WatchSpec {
         prev_kv: true,
@@ -203,7 +203,7 @@ fn nothing_is_read_that_nobody_wants() {
 }
 
 #[test]
-fn a_ring_keeps_what_fits_and_the_newest_page() {
+fn a_ring_keeps_the_pages_that_fit_and_the_newest_one() {
     let mut member = member();
     member.watch(1, spec(everything(), 1_000), 2);
     for _ in 0..50 {
@@ -223,7 +223,7 @@ fn a_ring_keeps_what_fits_and_the_newest_page() {
 }
 
 #[test]
-fn a_page_of_the_past_is_shared_only_if_it_holds_what_is_wanted() {
+fn a_page_of_the_past_is_shared_only_if_it_has_what_is_wanted() {
     let mut member = member();
     member.change(["a"]);
     member.watch(1, spec(KeyRange::One(Bytes::from_static(b"b")), 1_000), 1);
@@ -235,5 +235,5 @@ fn a_page_of_the_past_is_shared_only_if_it_holds_what_is_wanted() {
     assert!(found.is_some_and(|page: Arc<Page>| page.events.is_empty()));
     assert!(member.cache.find(at, member.wanted.mark()).is_none());
     member.settle();
-    assert_eq!(lines(&member.heard[&2]), ["2 a"]);
+    assert_eq!(lines(&member.received[&2]), ["2 a"]);
 }

@@ -1,14 +1,14 @@
-//! A member's history, what follows it, and one stream, in one thread.
+//! A member's history, its ring, and one stream, in one thread.
 
 use super::*;
 use crate::{Changes, ChangesQuery, PageLimits, Want};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a watch was told.
+/// The messages that a watch got.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Heard {
-    pub(super) messages: Vec<Told>,
+pub(super) struct Received {
+    pub(super) messages: Vec<EventBatch>,
     pub(super) too_large: Option<Revision>,
 }
 
@@ -21,11 +21,11 @@ pub(super) struct Member {
     pub(super) cache: PageCache,
     pub(super) wanted: Wanted,
     pub(super) set: WatchSet,
-    pub(super) heard: BTreeMap<u64, Heard>,
-    /// A page that was begun and is not there yet.
+    pub(super) received: BTreeMap<u64, Received>,
+    /// A page that was begun and is not read yet.
     pub(super) begun: Option<Page>,
-    /// Changes that were looked at.
-    pub(super) looked_at: usize,
+    /// How many changes were examined.
+    pub(super) examined: usize,
 }
 
 impl Member {
@@ -38,13 +38,13 @@ impl Member {
             cache: PageCache::new(keep),
             wanted: Wanted::default(),
             set: WatchSet::new(open_bytes),
-            heard: BTreeMap::new(),
+            received: BTreeMap::new(),
             begun: None,
-            looked_at: 0,
+            examined: 0,
         }
     }
 
-    /// One more revision, which changes these keys.
+    /// Adds a revision that changes these keys.
     pub(super) fn change<'k>(&mut self, keys: impl IntoIterator<Item = &'k str>) {
         self.newest.0 += 1;
         let keys = (0..).zip(keys);
@@ -54,25 +54,25 @@ impl Member {
 
     pub(super) fn watch(&mut self, id: u64, spec: WatchSpec, first: u64) {
         self.set.insert(id, spec, Revision(first), &mut self.wanted);
-        self.heard.insert(id, Heard::default());
+        self.received.insert(id, Received::default());
     }
 
-    /// As the reader of a state machine reads.
+    /// Reads like the reader of a state machine.
     fn read(&mut self, from: Stamp, limits: PageLimits, want: impl Fn(&Event) -> Want) -> Changes {
-        let (mut events, mut bytes, mut looked_at) = (Vec::new(), 0, 0);
+        let (mut events, mut bytes, mut examined) = (Vec::new(), 0, 0);
         let mut next = Stamp::end_of(self.newest).max(from);
         for event in self.history.iter().filter(|it| it.stamp() >= from) {
             let wanted = want(event);
             let full = bytes >= limits.bytes;
             let stops = match event.sub {
-                0 => full || looked_at >= limits.changes,
+                0 => full || examined >= limits.changes,
                 _ => full && wanted > Want::Nothing,
             };
-            if looked_at > 0 && stops {
+            if examined > 0 && stops {
                 next = event.stamp();
                 break;
             }
-            looked_at += 1;
+            examined += 1;
             if wanted > Want::Nothing {
                 let mut event = event.clone();
                 event.prev = event.prev.filter(|_| wanted == Want::EventWithPrev);
@@ -80,7 +80,7 @@ impl Member {
                 events.push(event);
             }
         }
-        self.looked_at += looked_at;
+        self.examined += examined;
         let revision = self.newest;
         Changes {
             events,
@@ -106,20 +106,20 @@ impl Member {
         }
     }
 
-    /// What it read is there.
+    /// The hub has read the page.
     pub(super) fn end_page(&mut self) {
         if let Some(page) = self.begun.take() {
             self.ring.push(Arc::new(page));
         }
     }
 
-    /// The stream does one thing; whether there was one.
+    /// The stream does one unit of work; whether there was one.
     pub(super) fn work(&mut self) -> bool {
         let Some(work) = self.set.work(&self.ring, &mut self.wanted) else {
             return false;
         };
-        let mut telling = match work {
-            Work::Tell(page) => self.set.tell(page),
+        let mut delivery = match work {
+            Work::Deliver(page) => self.set.deliver(page),
             Work::ReadPast(at, mark) => {
                 let page = match self.cache.find(at, mark) {
                     Some(page) => page,
@@ -129,17 +129,17 @@ impl Member {
                         page
                     }
                 };
-                self.set.tell(page)
+                self.set.deliver(page)
             }
             Work::ReadAlone(id, query) => {
                 let changes = self.read_alone(&query);
-                self.set.tell_alone(id, query.from, changes)
+                self.set.deliver_alone(id, query.from, changes)
             }
         };
-        while let Some(slice) = self.set.slice(&mut telling) {
-            self.hear(slice);
+        while let Some(slice) = self.set.slice(&mut delivery) {
+            self.receive(slice);
         }
-        self.set.finish(telling, &mut self.wanted);
+        self.set.finish(delivery, &mut self.wanted);
         true
     }
 
@@ -161,31 +161,31 @@ impl Member {
         self.read(query.from, query.limits, wants)
     }
 
-    fn hear(&mut self, slice: Slice) {
-        for (id, told) in slice {
-            let heard = self.heard.get_mut(&id).expect("it watches");
-            match told {
+    fn receive(&mut self, slice: Slice) {
+        for (id, delivered) in slice {
+            let received = self.received.get_mut(&id).expect("it watches");
+            match delivered {
                 Ok(messages) => {
                     for message in messages {
-                        self.set.told(id, message.reached());
-                        heard.messages.push(message);
+                        self.set.delivered(id, message.reached());
+                        received.messages.push(message);
                     }
                 }
                 Err(revision) => {
-                    heard.too_large = Some(revision);
+                    received.too_large = Some(revision);
                     self.set.remove(id, &mut self.wanted);
                 }
             }
         }
     }
 
-    /// Everything that can be told is.
+    /// Delivers everything that can be delivered.
     pub(super) fn settle(&mut self) {
         for _ in 0..100_000 {
             self.begin_page();
             self.end_page();
             if !self.work() && self.ring.wants(self.newest, true).is_none() {
-                assert!(self.set.is_told(self.newest), "nothing is left to do");
+                assert!(self.set.is_delivered(self.newest), "nothing is left to do");
                 return;
             }
         }

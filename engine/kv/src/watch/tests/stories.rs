@@ -1,13 +1,13 @@
-//! Any history, any watches, in any order of what happens.
+//! Any history and any watches, in any order of events.
 
-use super::member::{Heard, Member};
+use super::member::{Member, Received};
 use super::*;
 use crate::PageLimits;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A revision changes so many keys, from this one on.
+    /// A revision changes this many keys, from this one on.
     Change(usize, usize),
     BeginPage,
     EndPage,
@@ -70,8 +70,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a watch must have been told, or as much of it as it was when it ended.
-fn check(member: &Member, spec: &WatchSpec, first: u64, heard: &Heard) {
+/// Checks what a watch got, or a prefix of it if the watch ended.
+fn check(member: &Member, spec: &WatchSpec, first: u64, received: &Received) {
     let wanted = |it: &&Event| it.kv.mod_revision.0 >= first && spec.wants(it);
     let expect = member.history.iter().filter(wanted);
     let expect: Vec<_> = expect.map(|it| spec.copy(it)).collect();
@@ -84,17 +84,17 @@ fn check(member: &Member, spec: &WatchSpec, first: u64, heard: &Heard) {
             events.map(Event::size_bytes).sum::<usize>(),
         )
     };
-    let told = heard.messages.iter().flat_map(|it| &it.events);
-    let told: Vec<_> = told.cloned().collect();
-    match heard.too_large {
-        None => assert_eq!(told, expect),
+    let delivered = received.messages.iter().flat_map(|it| &it.events);
+    let delivered: Vec<_> = delivered.cloned().collect();
+    match received.too_large {
+        None => assert_eq!(delivered, expect),
         Some(revision) => {
             assert!(!spec.fragment && of(revision).1 > spec.message_bytes);
-            assert_eq!(told[..], expect[..told.len()]);
-            assert!(heard.messages.iter().all(|it| it.revision < revision));
+            assert_eq!(delivered[..], expect[..delivered.len()]);
+            assert!(received.messages.iter().all(|it| it.revision < revision));
         }
     }
-    for message in &heard.messages {
+    for message in &received.messages {
         let last = message.events.last().expect("never empty");
         assert_eq!(last.kv.mod_revision, message.revision);
         let bytes: usize = message.events.iter().map(Event::size_bytes).sum();
@@ -110,7 +110,7 @@ fn check(member: &Member, spec: &WatchSpec, first: u64, heard: &Heard) {
             );
         }
     }
-    for pair in heard.messages.windows(2) {
+    for pair in received.messages.windows(2) {
         let same = pair[0].revision == pair[1].events[0].kv.mod_revision;
         assert_eq!(
             pair[0].fragment, same,
@@ -118,10 +118,10 @@ fn check(member: &Member, spec: &WatchSpec, first: u64, heard: &Heard) {
         );
     }
     assert!(
-        heard
+        received
             .messages
             .last()
-            .is_none_or(|it| !it.fragment || heard.too_large.is_some())
+            .is_none_or(|it| !it.fragment || received.too_large.is_some())
     );
 }
 
@@ -144,7 +144,7 @@ fn play(steps: Vec<Step>, limits: PageLimits, keep: KeepLimits, open_bytes: usiz
             }
             Step::Remove(id) => {
                 if member.set.remove(id as u64, &mut member.wanted).is_some() {
-                    member.heard.remove(&(id as u64));
+                    member.received.remove(&(id as u64));
                 }
             }
         }
@@ -154,22 +154,26 @@ fn play(steps: Vec<Step>, limits: PageLimits, keep: KeepLimits, open_bytes: usiz
     }
     member.settle();
     for (id, (spec, first)) in (0..).zip(&watches) {
-        if let Some(heard) = member.heard.get(&id) {
-            check(&member, spec, *first, heard);
+        if let Some(received) = member.received.get(&id) {
+            check(&member, spec, *first, received);
         }
     }
     member.set.clear(&mut member.wanted);
     for key in KEYS {
         for part in [Part::Present, Part::Past] {
             let want = member.wanted.want(part, key.as_bytes());
-            assert_eq!(want, crate::Want::Nothing, "whoever is gone wants nothing");
+            assert_eq!(
+                want,
+                crate::Want::Nothing,
+                "watches that are gone want nothing"
+            );
         }
     }
 }
 
 proptest! {
     #[test]
-    fn every_event_is_told_once_in_order(
+    fn every_event_is_delivered_once_in_order(
         steps in prop::collection::vec(step(), 0..120),
         bytes in 1..1_200_usize,
         changes in 1..20_usize,

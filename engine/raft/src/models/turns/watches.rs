@@ -152,21 +152,21 @@ impl Hub {
 
     fn tell(&self, watches: &mut WatchSet, work: Work, heard: &mut Vec<u64>) {
         let mut telling = match work {
-            Work::Tell(page) => watches.tell(page),
-            Work::ReadPast(at, _) => watches.tell(Arc::new(self.page(at, Part::Past))),
+            Work::Deliver(page) => watches.deliver(page),
+            Work::ReadPast(at, _) => watches.deliver(Arc::new(self.page(at, Part::Past))),
             Work::ReadAlone(id, query) => {
                 let want = |key: &[u8]| match query.keys.contains(key) {
                     true => Want::Event,
                     false => Want::Nothing,
                 };
-                watches.tell_alone(id, query.from, self.read(query.from, &want))
+                watches.deliver_alone(id, query.from, self.read(query.from, &want))
             }
         };
         while let Some(slice) = watches.slice(&mut telling) {
             for (id, told) in slice {
                 for message in told.expect("events are small") {
                     heard.extend(message.events.iter().map(|it| it.kv.mod_revision.0));
-                    watches.told(id, message.reached());
+                    watches.delivered(id, message.reached());
                 }
             }
         }

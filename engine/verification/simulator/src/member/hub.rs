@@ -5,7 +5,7 @@ use super::{Actor, Machine, Member};
 use crate::queue::MILLI;
 use crate::surroundings::Surroundings;
 use dengine_kv::watch::{
-    KeepLimits, Mark, Page, PageCache, Part, Ring, Slice, Telling, Told, Wanted, WatchSet,
+    Delivery, EventBatch, KeepLimits, Mark, Page, PageCache, Part, Ring, Slice, Wanted, WatchSet,
     WatchSpec, Work,
 };
 use dengine_kv::{
@@ -46,8 +46,8 @@ pub(super) struct Hub {
 struct Stream {
     set: WatchSet,
     /// What is being told, as far as there was no room for it yet.
-    telling: Option<Telling>,
-    slice: VecDeque<(u64, Told)>,
+    telling: Option<Delivery>,
+    slice: VecDeque<(u64, EventBatch)>,
     queue: VecDeque<WatchMessage>,
     /// It has said its last.
     ended: bool,
@@ -59,7 +59,7 @@ struct Stream {
 pub(crate) enum WatchMessage {
     /// It begins with this revision.
     Created(u64, Revision),
-    Told(u64, Told),
+    Events(u64, EventBatch),
     /// It was told everything up to here.
     Progress(u64, Revision),
     /// The stream ends: what it is to tell next is compacted, up to here.
@@ -146,8 +146,8 @@ impl Stream {
                 if told.fragment {
                     sim.count("fragments told to watches");
                 }
-                self.set.told(id, told.reached());
-                self.queue.push_back(WatchMessage::Told(id, told));
+                self.set.delivered(id, told.reached());
+                self.queue.push_back(WatchMessage::Events(id, told));
             }
             let Some(telling) = &mut self.telling else {
                 return true;
@@ -182,7 +182,7 @@ impl Stream {
     }
 
     fn told_alone(&mut self, id: u64, query: &ChangesQuery, changes: Changes) {
-        self.telling = Some(self.set.tell_alone(id, query.from, changes));
+        self.telling = Some(self.set.deliver_alone(id, query.from, changes));
     }
 }
 
@@ -285,7 +285,7 @@ impl Stream {
         }
         let read = match work {
             None => return false,
-            Some(Work::Tell(page)) => Ok(page),
+            Some(Work::Deliver(page)) => Ok(page),
             Some(Work::ReadPast(at, mark)) => hub.past(sim, reader, at, mark),
             Some(Work::ReadAlone(id, query)) => {
                 sim.count("pages read for one watch");
@@ -299,7 +299,7 @@ impl Stream {
             }
         };
         match read {
-            Ok(page) => self.telling = Some(self.set.tell(page)),
+            Ok(page) => self.telling = Some(self.set.deliver(page)),
             Err(ReadError::Compacted { compacted, .. }) => {
                 self.end(WatchMessage::Compacted(compacted));
             }

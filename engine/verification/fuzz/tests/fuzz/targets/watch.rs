@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use dengine_client::policy::WatchCursor;
-use dengine_kv::watch::{KeepLimits, Page, PageCache, Part, Ring, Telling, Wanted, WatchSet, Work};
+use dengine_kv::watch::{
+    Delivery, KeepLimits, Page, PageCache, Part, Ring, Wanted, WatchSet, Work,
+};
 use dengine_kv::{Command, PageLimits, ReadError, Stamp, StateMachine, store::MemoryStore};
 use dengine_protocol::checks::{
     Header,
@@ -76,7 +78,7 @@ fn run(input: &[u8]) {
     stream.change();
     stream.tell();
     let newest = stream.machine.revision();
-    assert!(stream.watches.is_told(newest));
+    assert!(stream.watches.is_delivered(newest));
     for id in stream.watches.ids() {
         let next = stream.watches.next(id);
         assert!(next > Some(newest), "{id} at {next:?}");
@@ -164,8 +166,8 @@ impl Stream {
     fn work(&mut self) -> bool {
         match self.watches.work(&self.ring, &mut self.wanted) {
             None => return false,
-            Some(Work::Tell(page)) => {
-                let telling = self.watches.tell(page);
+            Some(Work::Deliver(page)) => {
+                let telling = self.watches.deliver(page);
                 self.told(telling);
             }
             Some(Work::ReadPast(at, mark)) => {
@@ -173,7 +175,7 @@ impl Stream {
                 match found.map_or_else(|| self.page(at, Part::Past), Ok) {
                     Ok(page) => {
                         self.past.push(Arc::clone(&page));
-                        let telling = self.watches.tell(page);
+                        let telling = self.watches.deliver(page);
                         self.told(telling);
                     }
                     Err(error) => {
@@ -184,7 +186,7 @@ impl Stream {
             }
             Some(Work::ReadAlone(id, query)) => match self.machine.reader().changes(&query) {
                 Ok(changes) => {
-                    let telling = self.watches.tell_alone(id, query.from, changes);
+                    let telling = self.watches.deliver_alone(id, query.from, changes);
                     self.told(telling);
                 }
                 Err(error) => self.unread(id, &error),
@@ -193,7 +195,7 @@ impl Stream {
         true
     }
 
-    fn told(&mut self, mut telling: Telling) {
+    fn told(&mut self, mut telling: Delivery) {
         while let Some(slice) = self.watches.slice(&mut telling) {
             for (id, told) in slice {
                 match told {
@@ -222,7 +224,7 @@ impl Stream {
     }
 
     /// One message on its way, and into the client.
-    fn event(&mut self, id: u64, message: dengine_kv::watch::Told) {
+    fn event(&mut self, id: u64, message: dengine_kv::watch::EventBatch) {
         let (reached, fragment) = (message.reached(), message.fragment);
         let response = sent(&watch::told(id, self.header(), message));
         let spec = self.watches.spec(id).expect("it was there");
@@ -236,7 +238,7 @@ impl Stream {
         let client = self.clients.get_mut(&id).expect("it was there");
         let told = client.events(revisions, header.revision, fragment);
         assert_eq!(told, Ok(0), "nothing is told twice");
-        self.watches.told(id, reached);
+        self.watches.delivered(id, reached);
     }
 
     fn cancel(&mut self, id: u64, ending: Ending) {
