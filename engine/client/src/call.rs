@@ -7,18 +7,21 @@ use std::{
     time::Duration,
 };
 
-use dengine_protocol::v1::kv_client::KvClient;
+use dengine_protocol::{
+    KvCall,
+    v1::{SessionStamp, kv_client::KvClient},
+};
 use tokio::time::sleep;
 use tonic::{Request, Status, transport::Channel};
 
 use crate::{
     error::{Failure, Result},
-    message::Message,
     options::{ClientOptions, Wire},
-    policy::{Attempts, End, Next, Operation, Position, Target},
+    policy::{Attempts, End, Next, Operation, Position, Stamp, Target},
     pool::{Link, Pool, RESPONSE_BYTES_MAX},
     session::Ticket,
     silence::Silence,
+    types::position,
 };
 
 /// What the calls of a client and all its clones share.
@@ -81,7 +84,7 @@ impl Shared {
     }
 
     /// Sends `message` until it is answered or must not be sent again.
-    pub(crate) async fn call<M: Message>(&self, call: Call<'_>, message: &M) -> Result<M::Answer> {
+    pub(crate) async fn call<M: KvCall>(&self, call: Call<'_>, message: &M) -> Result<M::Answer> {
         let Call {
             operation,
             lane,
@@ -96,9 +99,9 @@ impl Shared {
         loop {
             let (route, link) = self.pool.resolve(message.is_for_leader(), &target);
             let mut message = message.clone();
-            message.see(self.seen());
+            message.set_at_least(position(self.seen()));
             if let Some(ticket) = ticket {
-                message.stamp(ticket.stamp());
+                message.set_stamp(wire(ticket.stamp()));
             }
             let began = self.pool.now();
             let until = attempts.begin(began);
@@ -146,7 +149,7 @@ impl Shared {
         })
     }
 
-    async fn attempt<M: Message>(
+    async fn attempt<M: KvCall>(
         &self,
         operation: Operation,
         message: M,
@@ -177,7 +180,7 @@ impl Shared {
         answered.ok_or_else(|| Failure::deadline(operation, waited))
     }
 
-    async fn unary<M: Message>(
+    async fn unary<M: KvCall>(
         &self,
         message: M,
         deadline: Duration,
@@ -187,5 +190,13 @@ impl Shared {
         request.set_timeout(deadline.saturating_sub(self.pool.now()));
         let kv = KvClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
         M::alone(kv, request).await.map(tonic::Response::into_inner)
+    }
+}
+
+fn wire(stamp: Stamp) -> SessionStamp {
+    SessionStamp {
+        session_id: stamp.session_id,
+        sequence: stamp.sequence,
+        acknowledged: stamp.acknowledged,
     }
 }

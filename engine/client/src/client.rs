@@ -3,13 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use dengine_protocol::v1;
+use dengine_protocol::{KvCall, v1};
 
 use crate::{
     batch::{Batch, BatchResult},
     call::{Call, Shared},
     error::{Error, Result},
-    message::Message,
     options::ClientOptions,
     pages::Pages,
     policy::{Operation, Position},
@@ -325,7 +324,7 @@ impl Client {
 
     async fn read<M, T>(&self, message: M) -> Result<T>
     where
-        M: Message,
+        M: KvCall,
         T: Answer + TryFrom<M::Answer, Error = Error>,
     {
         self.call(Operation::Read, self.shared.deadline(), None, message)
@@ -335,7 +334,7 @@ impl Client {
     /// A write takes its place in the session, if this client has one, and keeps it over all attempts.
     async fn write<M, T>(&self, message: M) -> Result<T>
     where
-        M: Message,
+        M: KvCall,
         T: Answer + TryFrom<M::Answer, Error = Error>,
     {
         let deadline = self.shared.deadline();
@@ -358,7 +357,7 @@ impl Client {
         message: M,
     ) -> Result<T>
     where
-        M: Message,
+        M: KvCall,
         T: Answer + TryFrom<M::Answer, Error = Error>,
     {
         let call = Call {

@@ -64,8 +64,6 @@ mod error;
 #[cfg(feature = "transport")]
 mod leader;
 #[cfg(feature = "transport")]
-mod message;
-#[cfg(feature = "transport")]
 mod options;
 #[cfg(feature = "transport")]
 mod pages;

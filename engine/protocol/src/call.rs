@@ -1,19 +1,46 @@
-//! The calls of the `Kv` service as types: the same request made alone or in a frame of a stream.
+//! The calls of `Kv` that have one answer each, in one table, and each of them as a type: the same
+//! request made alone or in a frame of a stream.
 
 use std::future::Future;
 
 use tonic::{Request, Response, Status, transport::Channel};
 
 use crate::v1::{
-    BatchRequest, BatchResponse, CloseSessionRequest, CloseSessionResponse, CompactRequest,
-    CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest, DeleteResponse,
-    GetRequest, GetResponse, KeepAliveSessionRequest, KeepAliveSessionResponse, OpenSessionRequest,
-    OpenSessionResponse, PutRequest, PutResponse, RangeRequest, RangeResponse, kv_client::KvClient,
-    pipelined_answer::Answer, pipelined_call::Call,
+    self, Consistency, Position, SessionStamp, kv_client::KvClient, pipelined_answer::Answer,
+    pipelined_call::Call,
 };
 
+/// The table of these calls, for a macro that makes something of each: `kv_calls!([path::of::macro]
+/// with what)` expands to `path::of::macro! { [with what] ROWS }`. What a row says:
+///
+/// - How it is served: `write`, `read`, or `open`, a write that opens a session.
+/// - Its name, as a variant of `PipelinedCall` and `PipelinedAnswer` too, and as a method.
+/// - Its request, and in braces what of it a client fills in as it sends it: `session`, the place
+///   of a write in its session, or `at_least`, what a read must have seen.
+/// - What answers it.
+#[macro_export]
+macro_rules! kv_calls {
+    ([$($make:tt)+] $($with:tt)*) => {
+        $($make)+! {
+            [$($with)*]
+            write Put, put: PutRequest { session } => PutResponse;
+            write Delete, delete: DeleteRequest { session } => DeleteResponse;
+            write CompareAndSwap, compare_and_swap:
+                CompareAndSwapRequest { session } => CompareAndSwapResponse;
+            write Batch, batch: BatchRequest { session } => BatchResponse;
+            write Compact, compact: CompactRequest { session } => CompactResponse;
+            open OpenSession, open_session: OpenSessionRequest {} => OpenSessionResponse;
+            write KeepAliveSession, keep_alive_session:
+                KeepAliveSessionRequest {} => KeepAliveSessionResponse;
+            write CloseSession, close_session: CloseSessionRequest {} => CloseSessionResponse;
+            read Get, get: GetRequest { at_least } => GetResponse;
+            read Range, range: RangeRequest { at_least } => RangeResponse;
+        }
+    };
+}
+
 /// A request of the `Kv` service.
-pub trait KvCall: Clone + Send + Sync + 'static {
+pub trait KvCall: prost::Message + Clone + 'static {
     /// What answers it.
     type Answer: Send + 'static;
     /// Its name in the service.
@@ -36,18 +63,37 @@ pub trait KvCall: Clone + Send + Sync + 'static {
     /// # Errors
     /// Whoever answered did not keep to the contract.
     fn unframed(answer: Answer) -> Result<Self::Answer, Box<Answer>>;
+
+    /// Its place in a session, if it has one.
+    fn stamp(&self) -> Option<SessionStamp> {
+        None
+    }
+
+    /// Gives it a place in a session, if it is a write that may have one.
+    fn set_stamp(&mut self, _: SessionStamp) {}
+
+    /// Says what it must have seen, if it is a session read.
+    fn set_at_least(&mut self, _: Option<Position>) {}
+
+    /// Whether the leader answers it with less work than the others.
+    fn is_for_leader(&self) -> bool {
+        true
+    }
 }
 
-macro_rules! kv_calls {
-    ($($request:ident, $answer:ident, $variant:ident, $method:ident;)*) => {
-        $(impl KvCall for $request {
-            type Answer = $answer;
+macro_rules! impl_kv_call {
+    ([] $(
+        $kind:ident $variant:ident, $method:ident:
+            $request:ident { $($filled_in:ident)? } => $answer:ident;
+    )*) => {
+        $(impl KvCall for v1::$request {
+            type Answer = v1::$answer;
             const METHOD: &'static str = stringify!($variant);
 
             async fn alone(
                 mut kv: KvClient<Channel>,
                 request: Request<Self>,
-            ) -> Result<Response<$answer>, Status> {
+            ) -> Result<Response<Self::Answer>, Status> {
                 kv.$method(request).await
             }
 
@@ -55,29 +101,44 @@ macro_rules! kv_calls {
                 Call::$variant(self)
             }
 
-            fn frame(answer: $answer) -> Answer {
+            fn frame(answer: Self::Answer) -> Answer {
                 Answer::$variant(answer)
             }
 
-            fn unframed(answer: Answer) -> Result<$answer, Box<Answer>> {
+            fn unframed(answer: Answer) -> Result<Self::Answer, Box<Answer>> {
                 match answer {
                     Answer::$variant(answer) => Ok(answer),
                     other => Err(Box::new(other)),
                 }
             }
+
+            $(filled_in!($filled_in);)?
         })*
     };
 }
 
-kv_calls! {
-    PutRequest, PutResponse, Put, put;
-    DeleteRequest, DeleteResponse, Delete, delete;
-    CompareAndSwapRequest, CompareAndSwapResponse, CompareAndSwap, compare_and_swap;
-    BatchRequest, BatchResponse, Batch, batch;
-    GetRequest, GetResponse, Get, get;
-    RangeRequest, RangeResponse, Range, range;
-    CompactRequest, CompactResponse, Compact, compact;
-    OpenSessionRequest, OpenSessionResponse, OpenSession, open_session;
-    KeepAliveSessionRequest, KeepAliveSessionResponse, KeepAliveSession, keep_alive_session;
-    CloseSessionRequest, CloseSessionResponse, CloseSession, close_session;
+/// What differs by what a client fills in.
+macro_rules! filled_in {
+    (session) => {
+        fn stamp(&self) -> Option<SessionStamp> {
+            self.session
+        }
+
+        fn set_stamp(&mut self, stamp: SessionStamp) {
+            self.session = Some(stamp);
+        }
+    };
+    (at_least) => {
+        fn set_at_least(&mut self, seen: Option<Position>) {
+            if self.consistency() == Consistency::Session {
+                self.at_least = seen;
+            }
+        }
+
+        fn is_for_leader(&self) -> bool {
+            self.consistency() == Consistency::Lease
+        }
+    };
 }
+
+kv_calls!([impl_kv_call]);

@@ -226,7 +226,7 @@ impl Pipe {
     ///
     /// # Errors
     /// See [`PipeError`].
-    pub async fn call<C: KvCall + prost::Message>(
+    pub async fn call<C: KvCall>(
         &self,
         request: C,
         patience: Option<Duration>,
@@ -240,7 +240,7 @@ impl Pipe {
     ///
     /// # Errors
     /// See [`PipeError`].
-    pub(crate) async fn call_until<C: KvCall + prost::Message>(
+    pub(crate) async fn call_until<C: KvCall>(
         &self,
         request: C,
         patience: Duration,

@@ -100,6 +100,27 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Of which kind of call it is the answer, for logs: an outcome itself may hold users' values.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Put { .. } => "Put",
+            Self::Delete { .. } => "Delete",
+            Self::CompareAndSwap { .. } => "CompareAndSwap",
+            Self::Batch { .. } => "Batch",
+            Self::Compact { .. } => "Compact",
+            Self::Trimmed(outcome) => outcome.name(),
+            Self::SessionOpened { .. }
+            | Self::SessionKept
+            | Self::SessionClosed { .. }
+            | Self::ExpireKeys { .. }
+            | Self::Membership(_)
+            | Self::Empty
+            | Self::Rejected(_)
+            | Self::Refused(_) => "other",
+        }
+    }
+
     /// The outcome without its pairs, and for a batch without its answers, as a session stores it
     /// if it is too large.
     #[must_use]

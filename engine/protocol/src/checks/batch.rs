@@ -1,7 +1,7 @@
 //! Batches: between core's types and the wire's, and the checks of what arrives.
 
 use crate::v1::{
-    self, BatchRequest, BatchResponse, SessionStamp,
+    self, BatchRequest, BatchResponse, ResponseHeader,
     compare::{Relation as WireRelation, Target},
     operation::Operation as Wire,
     operation_result::{self, Result as WireResult},
@@ -40,10 +40,6 @@ impl Mutation for BatchRequest {
         }
     }
 
-    fn stamp(&self) -> Option<SessionStamp> {
-        self.session
-    }
-
     fn returned(&self) -> Vec<KeyRange> {
         let all = self.then.iter().chain(&self.otherwise);
         all.filter_map(|operation| match &operation.operation {
@@ -68,6 +64,11 @@ impl Mutation for BatchRequest {
             }),
             other => Err(other),
         }
+    }
+
+    fn leave_out_pairs(answer: &mut BatchResponse) -> Option<&mut ResponseHeader> {
+        answer.results = Vec::new();
+        answer.header.as_mut()
     }
 }
 

@@ -5,8 +5,9 @@ use std::{collections::VecDeque, time::Duration};
 pub use crate::v1::pipelined_call::Call;
 use crate::{
     FRAME_BYTES_MAX, FRAME_CALLS_MAX, KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA,
+    kv_calls,
     v1::{
-        CallError, Consistency, GetRequest, PipelineRequest, PipelinedAnswer, PipelinedCall,
+        self, CallError, Consistency, GetRequest, PipelineRequest, PipelinedAnswer, PipelinedCall,
         RangeRequest, pipelined_answer::Answer,
     },
 };
@@ -194,19 +195,36 @@ impl Calls {
 #[macro_export]
 macro_rules! for_each_write {
     ($call:expr, $it:ident => $work:expr, otherwise $otherwise:expr) => {
+        $crate::kv_calls!([$crate::match_writes] $call, $it => $work, $otherwise)
+    };
+}
+
+/// The `match` of [`for_each_write`], with an arm for every row of [`kv_calls`](crate::kv_calls).
+#[doc(hidden)]
+#[macro_export]
+macro_rules! match_writes {
+    ([$call:expr, $it:ident => $work:expr, $otherwise:expr] $(
+        $kind:ident $variant:ident, $method:ident:
+            $request:ident { $($filled_in:ident)? } => $answer:ident;
+    )*) => {
         match $call {
-            $crate::checks::frame::Call::Put($it) => $work,
-            $crate::checks::frame::Call::Delete($it) => $work,
-            $crate::checks::frame::Call::CompareAndSwap($it) => $work,
-            $crate::checks::frame::Call::Batch($it) => $work,
-            $crate::checks::frame::Call::Compact($it) => $work,
-            $crate::checks::frame::Call::OpenSession($it) => $work,
-            $crate::checks::frame::Call::KeepAliveSession($it) => $work,
-            $crate::checks::frame::Call::CloseSession($it) => $work,
-            $crate::checks::frame::Call::Get(_) | $crate::checks::frame::Call::Range(_) => {
-                $otherwise
-            }
+            $($crate::checks::frame::Call::$variant($it) => {
+                $crate::if_write!($kind, $it => $work, $otherwise)
+            })*
         }
+    };
+}
+
+/// The arm of a row by how its call is served.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! if_write {
+    (read, $it:ident => $work:expr, $otherwise:expr) => {{
+        let _ = $it;
+        $otherwise
+    }};
+    ($write:ident, $it:ident => $work:expr, $otherwise:expr) => {
+        $work
     };
 }
 
@@ -263,26 +281,20 @@ pub fn answer(call: &Call, header: Header, outcome: Outcome) -> Result<Answer, N
 
 /// Leaves out the pairs of a write's answer, for which there is no memory; that it took effect stays told.
 pub fn leave_out_pairs(answer: &mut Answer) {
-    let header = match answer {
-        Answer::Put(it) => {
-            it.prev_kv = None;
-            &mut it.header
-        }
-        Answer::Delete(it) => {
-            it.prev_kvs = Vec::new();
-            &mut it.header
-        }
-        Answer::CompareAndSwap(it) => {
-            it.prev_kv = None;
-            &mut it.header
-        }
-        Answer::Batch(it) => {
-            it.results = Vec::new();
-            &mut it.header
-        }
-        _ => return,
-    };
-    if let Some(header) = header {
+    macro_rules! header_without_pairs {
+        ([] $(
+            $kind:ident $variant:ident, $method:ident:
+                $request:ident { $($filled_in:ident)? } => $answer:ident;
+        )*) => {
+            match answer {
+                $(Answer::$variant(it) => {
+                    if_write!($kind, it => v1::$request::leave_out_pairs(it), None)
+                })*
+                Answer::Error(_) => None,
+            }
+        };
+    }
+    if let Some(header) = kv_calls!([header_without_pairs]) {
         header.trimmed = true;
     }
 }

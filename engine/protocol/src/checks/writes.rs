@@ -4,7 +4,7 @@ use crate::{
     KvCall,
     v1::{
         CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse,
-        DeleteRequest, DeleteResponse, PutRequest, PutResponse, SessionStamp,
+        DeleteRequest, DeleteResponse, PutRequest, PutResponse, ResponseHeader, SessionStamp,
         compare_and_swap_request::Expected as WireExpected,
     },
 };
@@ -18,17 +18,12 @@ use crate::checks::{
 };
 
 /// A request that changes something.
-pub trait Mutation: KvCall + prost::Message {
+pub trait Mutation: KvCall {
     /// What to replicate.
     ///
     /// # Errors
     /// The request is not well-formed, or beyond the limits.
     fn command(&self, limits: &RequestLimits) -> Result<Command, Status>;
-
-    /// Its place in a session.
-    fn stamp(&self) -> Option<SessionStamp> {
-        None
-    }
 
     /// Ranges whose pairs the answer is to hold.
     fn returned(&self) -> Vec<KeyRange> {
@@ -40,6 +35,11 @@ pub trait Mutation: KvCall + prost::Message {
     /// # Errors
     /// The outcome again if it answers another question.
     fn answer(&self, header: Header, outcome: Outcome) -> Result<Self::Answer, Outcome>;
+
+    /// Leaves out the pairs of an answer that has some; the header that is to say so.
+    fn leave_out_pairs(_: &mut Self::Answer) -> Option<&mut ResponseHeader> {
+        None
+    }
 }
 
 /// Why an outcome is no answer.
@@ -121,10 +121,6 @@ impl Mutation for PutRequest {
         })
     }
 
-    fn stamp(&self) -> Option<SessionStamp> {
-        self.session
-    }
-
     fn answer(&self, header: Header, outcome: Outcome) -> Result<PutResponse, Outcome> {
         match outcome {
             Outcome::Put { revision, prev } => Ok(PutResponse {
@@ -133,6 +129,11 @@ impl Mutation for PutRequest {
             }),
             other => Err(other),
         }
+    }
+
+    fn leave_out_pairs(answer: &mut PutResponse) -> Option<&mut ResponseHeader> {
+        answer.prev_kv = None;
+        answer.header.as_mut()
     }
 }
 
@@ -145,10 +146,6 @@ impl Mutation for DeleteRequest {
             keys: KeyRange::from_wire(&self.key, &self.range_end),
             prev_kv: self.prev_kv,
         })
-    }
-
-    fn stamp(&self) -> Option<SessionStamp> {
-        self.session
     }
 
     fn returned(&self) -> Vec<KeyRange> {
@@ -171,6 +168,11 @@ impl Mutation for DeleteRequest {
             }),
             other => Err(other),
         }
+    }
+
+    fn leave_out_pairs(answer: &mut DeleteResponse) -> Option<&mut ResponseHeader> {
+        answer.prev_kvs = Vec::new();
+        answer.header.as_mut()
     }
 }
 
@@ -199,10 +201,6 @@ impl Mutation for CompareAndSwapRequest {
         })
     }
 
-    fn stamp(&self) -> Option<SessionStamp> {
-        self.session
-    }
-
     fn answer(&self, header: Header, outcome: Outcome) -> Result<CompareAndSwapResponse, Outcome> {
         match outcome {
             Outcome::CompareAndSwap {
@@ -217,6 +215,11 @@ impl Mutation for CompareAndSwapRequest {
             other => Err(other),
         }
     }
+
+    fn leave_out_pairs(answer: &mut CompareAndSwapResponse) -> Option<&mut ResponseHeader> {
+        answer.prev_kv = None;
+        answer.header.as_mut()
+    }
 }
 
 impl Mutation for CompactRequest {
@@ -230,10 +233,6 @@ impl Mutation for CompactRequest {
         Ok(Command::Compact {
             revision: Revision(self.revision),
         })
-    }
-
-    fn stamp(&self) -> Option<SessionStamp> {
-        self.session
     }
 
     fn answer(&self, header: Header, outcome: Outcome) -> Result<CompactResponse, Outcome> {

@@ -21,20 +21,16 @@ use std::{net::IpAddr, sync::Arc, time::Instant};
 use dengine_kv::RANGE_VISIT_KEYS_MAX;
 use dengine_protocol::checks::{Mutation, RequestLimits};
 use dengine_protocol::{
-    KvCall,
-    v1::{
-        BatchRequest, BatchResponse, CloseSessionRequest, CloseSessionResponse, CompactRequest,
-        CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest,
-        DeleteResponse, GetRequest, GetResponse, KeepAliveSessionRequest, KeepAliveSessionResponse,
-        OpenSessionRequest, OpenSessionResponse, PipelineRequest, PutRequest, PutResponse,
-        RangeRequest, RangeResponse, kv_server::Kv,
-    },
+    kv_calls,
+    v1::{self, OpenSessionRequest, OpenSessionResponse, PipelineRequest, kv_server::Kv},
 };
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::{catch_up::SessionReads, header::Headers, openers::Openers, pipeline::Pipeline};
+use self::{
+    catch_up::SessionReads, header::Headers, openers::Openers, pipeline::Pipeline, reads::Read,
+};
 use super::{
     aside::Aside,
     bodies::{too_many_streams, waits_until},
@@ -143,10 +139,45 @@ impl KvService {
         }
     }
 
+    /// Serves a call that changes something.
     async fn write<M: Mutation>(&self, request: Request<M>) -> Answer<M::Answer> {
         let caller = Caller::of(&request);
-        let answer = self.serving.write(request.into_inner(), &caller).await;
-        answer.map(counted)
+        let Serving { gate, .. } = &*self.serving;
+        let proposed = self.serving.propose(request.into_inner(), &caller);
+        let passed = gate.pass(M::METHOD, Kind::Write, &caller.source, proposed);
+        passed.await.map(|it| counted((it.answer, it.held)))
+    }
+
+    /// Serves the call that opens a session.
+    async fn open(&self, request: Request<OpenSessionRequest>) -> Answer<OpenSessionResponse> {
+        let caller = Caller::of(&request);
+        let serving = Arc::clone(&self.serving);
+        let opened = serving.open_session(request.into_inner(), caller, None);
+        opened.await.map(Response::new)
+    }
+
+    /// Serves a call that changes nothing.
+    async fn read<R: Read>(&self, request: Request<R>) -> Answer<R::Answer> {
+        let source = Arc::clone(connection(&request).source());
+        let Serving { gate, .. } = &*self.serving;
+        let read = request.into_inner().read(&self.serving, &source);
+        let passed = gate.pass(R::METHOD, Kind::Read, &source, read);
+        passed.await.map(counted)
+    }
+
+    /// Serves a stream of calls.
+    fn stream(&self, request: Request<Streaming<PipelineRequest>>) -> Answer<pipeline::Supervised> {
+        let caller = Caller::of(&request);
+        let place = connection(&request)
+            .pipeline()
+            .ok_or_else(too_many_streams)?;
+        let pipeline = Pipeline::new(Arc::clone(&self.serving), caller, request.into_inner());
+        let patience = self.serving.node.config().limits.stream_stall_timeout();
+        let supervised = pipeline::Supervised::new(pipeline, place, patience);
+        let counted = supervised.counted_by();
+        let mut response = Response::new(supervised);
+        response.extensions_mut().insert(counted);
+        Ok(response)
     }
 }
 
@@ -184,93 +215,28 @@ fn counted<T>((answer, held): (T, Option<Held>)) -> Response<T> {
     response
 }
 
-#[tonic::async_trait]
-impl Kv for KvService {
-    async fn put(&self, request: Request<PutRequest>) -> Answer<PutResponse> {
-        self.write(request).await
-    }
+/// A method for each row of the table, which calls the one above that its first word names.
+macro_rules! serve_kv {
+    ([] $(
+        $serve:ident $variant:ident, $method:ident:
+            $request:ident { $($filled_in:ident)? } => $answer:ident;
+    )*) => {
+        #[tonic::async_trait]
+        impl Kv for KvService {
+            $(async fn $method(&self, request: Request<v1::$request>) -> Answer<v1::$answer> {
+                self.$serve(request).await
+            })*
 
-    async fn delete(&self, request: Request<DeleteRequest>) -> Answer<DeleteResponse> {
-        self.write(request).await
-    }
+            type PipelineStream = pipeline::Supervised;
 
-    async fn compare_and_swap(
-        &self,
-        request: Request<CompareAndSwapRequest>,
-    ) -> Answer<CompareAndSwapResponse> {
-        self.write(request).await
-    }
-
-    async fn batch(&self, request: Request<BatchRequest>) -> Answer<BatchResponse> {
-        self.write(request).await
-    }
-
-    async fn compact(&self, request: Request<CompactRequest>) -> Answer<CompactResponse> {
-        self.write(request).await
-    }
-
-    async fn open_session(
-        &self,
-        request: Request<OpenSessionRequest>,
-    ) -> Answer<OpenSessionResponse> {
-        let caller = Caller::of(&request);
-        let serving = Arc::clone(&self.serving);
-        let answer = serving
-            .open_session(request.into_inner(), caller, None)
-            .await;
-        answer.map(Response::new)
-    }
-
-    async fn keep_alive_session(
-        &self,
-        request: Request<KeepAliveSessionRequest>,
-    ) -> Answer<KeepAliveSessionResponse> {
-        self.write(request).await
-    }
-
-    async fn close_session(
-        &self,
-        request: Request<CloseSessionRequest>,
-    ) -> Answer<CloseSessionResponse> {
-        self.write(request).await
-    }
-
-    async fn get(&self, request: Request<GetRequest>) -> Answer<GetResponse> {
-        let source = Arc::clone(connection(&request).source());
-        let get = self.serving.get(request.into_inner(), &source);
-        let gate = &self.serving.gate;
-        let answer = gate
-            .pass(GetRequest::METHOD, Kind::Read, &source, get)
-            .await;
-        answer.map(counted)
-    }
-
-    async fn range(&self, request: Request<RangeRequest>) -> Answer<RangeResponse> {
-        let source = Arc::clone(connection(&request).source());
-        let range = self.serving.range(request.into_inner(), &source);
-        let gate = &self.serving.gate;
-        let answer = gate
-            .pass(RangeRequest::METHOD, Kind::Read, &source, range)
-            .await;
-        answer.map(counted)
-    }
-
-    type PipelineStream = pipeline::Supervised;
-
-    async fn pipeline(
-        &self,
-        request: Request<Streaming<PipelineRequest>>,
-    ) -> Answer<Self::PipelineStream> {
-        let caller = Caller::of(&request);
-        let place = connection(&request)
-            .pipeline()
-            .ok_or_else(too_many_streams)?;
-        let pipeline = Pipeline::new(Arc::clone(&self.serving), caller, request.into_inner());
-        let patience = self.serving.node.config().limits.stream_stall_timeout();
-        let supervised = pipeline::Supervised::new(pipeline, place, patience);
-        let counted = supervised.counted_by();
-        let mut response = Response::new(supervised);
-        response.extensions_mut().insert(counted);
-        Ok(response)
-    }
+            async fn pipeline(
+                &self,
+                request: Request<Streaming<PipelineRequest>>,
+            ) -> Answer<Self::PipelineStream> {
+                self.stream(request)
+            }
+        }
+    };
 }
+
+kv_calls!([serve_kv]);

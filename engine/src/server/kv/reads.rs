@@ -8,8 +8,9 @@ use dengine_protocol::checks::{
     Header, reads,
     status::{read_status, request_status},
 };
-use dengine_protocol::v1::{
-    Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
+use dengine_protocol::{
+    KvCall,
+    v1::{Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse},
 };
 use dengine_raft::replica::RequestError;
 use tonic::Status;
@@ -21,26 +22,55 @@ use crate::{
     storage::RocksStore,
 };
 
-impl Serving {
-    /// Reads one key, as fresh as was asked for.
-    pub(super) async fn get(
-        &self,
-        get: GetRequest,
+/// A call that changes nothing.
+pub(super) trait Read: KvCall {
+    /// Its answer, as fresh as was asked for.
+    fn read(
+        self,
+        serving: &Serving,
+        source: &Source,
+    ) -> impl Future<Output = Result<(Self::Answer, Option<Held>), Status>> + Send;
+}
+
+impl Read for GetRequest {
+    async fn read(
+        self,
+        serving: &Serving,
         source: &Source,
     ) -> Result<(GetResponse, Option<Held>), Status> {
-        self.request_limits.check_key(&get.key)?;
+        serving.request_limits.check_key(&self.key)?;
         // It may be waited for, and must not keep the frame that it came in.
         let get = GetRequest {
-            key: Bytes::copy_from_slice(&get.key),
-            ..get
+            key: Bytes::copy_from_slice(&self.key),
+            ..self
         };
-        self.freshen_for(get.consistency, get.at_least, source)
+        serving
+            .freshen_for(get.consistency, get.at_least, source)
             .await?;
-        let reader = self.reader()?;
+        let reader = serving.reader()?;
         let gets = &mut reader.gets();
-        self.get_now(gets, self.headers.now(), &get, source.address())
+        serving.get_now(gets, serving.headers.now(), &get, source.address())
     }
+}
 
+impl Read for RangeRequest {
+    async fn read(
+        self,
+        serving: &Serving,
+        source: &Source,
+    ) -> Result<(RangeResponse, Option<Held>), Status> {
+        let (consistency, at_least) = (self.consistency, self.at_least);
+        let query = reads::range_query(self, &serving.request_limits)?;
+        serving.freshen_for(consistency, at_least, source).await?;
+        let patience = serving.limits.request_timeout();
+        let read = serving.read(query, source.address(), patience).await;
+        let (result, held) = read?;
+        let answer = reads::range_response(serving.headers.now(), result);
+        Ok((answer, Some(held)))
+    }
+}
+
+impl Serving {
     /// Reads one key as `gets` shows it. The answer's memory is counted, unless it is small.
     pub(super) fn get_now(
         &self,
@@ -64,24 +94,6 @@ impl Serving {
     /// This member's state.
     pub(super) fn reader(&self) -> Result<Reader<RocksStore>, Status> {
         self.node.reader().map_err(|error| request_status(&error))
-    }
-
-    /// Reads keys in their order, as fresh as was asked for.
-    pub(super) async fn range(
-        &self,
-        range: RangeRequest,
-        source: &Source,
-    ) -> Result<(RangeResponse, Option<Held>), Status> {
-        let (consistency, at_least) = (range.consistency, range.at_least);
-        let query = reads::range_query(range, &self.request_limits)?;
-        self.freshen_for(consistency, at_least, source).await?;
-        let patience = self.limits.request_timeout();
-        let read = self.read(query, source.address(), patience).await;
-        let (result, held) = read?;
-        Ok((
-            reads::range_response(self.headers.now(), result),
-            Some(held),
-        ))
     }
 
     /// A single key is read at once; a real range takes its time, at most `patience`, and takes it where it holds up nobody else.

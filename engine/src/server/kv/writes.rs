@@ -7,7 +7,7 @@ use std::{
 
 use dengine_client::Answered;
 use dengine_kv as kv;
-use dengine_kv::{Batch, KeyRange, Outcome, RangeQuery, Reader};
+use dengine_kv::{Batch, KeyRange, RangeQuery, Reader};
 use dengine_protocol::checks::{
     Mutation, frame,
     writes::{self, NoAnswer},
@@ -41,31 +41,6 @@ pub(super) struct Proposed<T> {
 }
 
 impl Serving {
-    /// Proposes what `request` asks for, or has the leader answer instead.
-    pub(super) async fn write<M: Mutation>(
-        self: &Arc<Self>,
-        request: M,
-        caller: &Caller,
-    ) -> Result<(M::Answer, Option<Held>), Status> {
-        let source = &caller.source;
-        let proposed = self.propose(request, caller);
-        let gate = &self.gate;
-        let proposed = gate.pass(M::METHOD, Kind::Write, source, proposed).await?;
-        Ok((proposed.answer, proposed.held))
-    }
-
-    /// The same for a write that was let in.
-    pub(super) async fn write_admitted<M: Mutation>(
-        self: &Arc<Self>,
-        request: M,
-        caller: &Caller,
-        admitted: &Admitted,
-    ) -> Result<Proposed<M::Answer>, Status> {
-        let written = self.propose(request, caller).await;
-        admitted.came_to(M::METHOD, &written);
-        written
-    }
-
     /// Opens a session, unless the caller has as many as it may; it may have been let in already. Whether it was opened is found out even if the caller leaves:
     /// who leaves early would otherwise have more.
     pub(super) async fn open_session(
@@ -138,7 +113,8 @@ impl Serving {
         Ok(())
     }
 
-    async fn propose<M: Mutation>(
+    /// Proposes what `request` asks for, or has the leader answer instead.
+    pub(super) async fn propose<M: Mutation>(
         self: &Arc<Self>,
         request: M,
         caller: &Caller,
@@ -339,7 +315,7 @@ async fn within(
 pub(super) fn no_answer(method: &str, why: NoAnswer) -> Status {
     if let NoAnswer::OfAnotherKind(outcome) = &why {
         // Not the outcome itself: it may hold users' values.
-        let answered = kind(outcome);
+        let answered = outcome.name();
         tracing::warn!(
             method,
             answered,
@@ -357,19 +333,6 @@ fn unread(status: &Status, late: &str) -> Status {
             status.message()
         )),
         code => Status::new(code, status.message()),
-    }
-}
-
-/// Of which kind an answer is.
-fn kind(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Put { .. } => "Put",
-        Outcome::Delete { .. } => "Delete",
-        Outcome::CompareAndSwap { .. } => "CompareAndSwap",
-        Outcome::Batch { .. } => "Batch",
-        Outcome::Compact { .. } => "Compact",
-        Outcome::Trimmed(outcome) => kind(outcome),
-        _ => "other",
     }
 }
 

@@ -12,13 +12,9 @@ use dengine_protocol::checks::{
     Mutation,
     frame::{self, Asked, Calls, ReadAlone, failed, framed},
 };
-use dengine_protocol::for_each_write;
 use dengine_protocol::{
-    KvCall,
-    v1::{
-        Consistency, GetRequest, OpenSessionRequest, PipelinedAnswer, RangeRequest,
-        pipelined_call::Call,
-    },
+    for_each_write,
+    v1::{Consistency, GetRequest, OpenSessionRequest, PipelinedAnswer, pipelined_call::Call},
 };
 use futures::{FutureExt, StreamExt, future::abortable};
 use tonic::Status;
@@ -28,12 +24,11 @@ use super::{
     waiting::{Part, PartCalls},
 };
 use crate::{
-    connections::Source,
     node::{answers::Held, waiters::Waiters},
     server::{
         forward::Origin,
         gate::{Admitted, Kind},
-        kv::range_writes::Cost,
+        kv::{range_writes::Cost, reads::Read},
     },
 };
 
@@ -356,7 +351,8 @@ impl Serving {
             caller: &Caller,
             admitted: &Admitted,
         ) -> (PipelinedAnswer, Option<Held>) {
-            let proposed = serving.write_admitted(request, caller, admitted).await;
+            let proposed = serving.propose(request, caller).await;
+            admitted.came_to(M::METHOD, &proposed);
             let cost = proposed.as_ref().map_or(Cost::NONE, |it| it.cost);
             let (result, held) = apart(proposed.map(|it| (it.answer, it.held)));
             let framed = PipelinedAnswer {
@@ -380,34 +376,5 @@ fn apart<T>(result: Result<(T, Option<Held>), Status>) -> (Result<T, Status>, Op
     match result {
         Ok((answer, held)) => (Ok(answer), held),
         Err(status) => (Err(status), None),
-    }
-}
-
-/// A call that changes nothing, apart from its reading.
-trait Read: KvCall {
-    fn read(
-        self,
-        serving: &Serving,
-        source: &Source,
-    ) -> impl Future<Output = Result<(Self::Answer, Option<Held>), Status>> + Send;
-}
-
-impl Read for GetRequest {
-    async fn read(
-        self,
-        serving: &Serving,
-        source: &Source,
-    ) -> Result<(Self::Answer, Option<Held>), Status> {
-        serving.get(self, source).await
-    }
-}
-
-impl Read for RangeRequest {
-    async fn read(
-        self,
-        serving: &Serving,
-        source: &Source,
-    ) -> Result<(Self::Answer, Option<Held>), Status> {
-        serving.range(self, source).await
     }
 }
