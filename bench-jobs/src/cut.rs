@@ -2,13 +2,12 @@
 //! that even a run that is cut short delivers a result. (As the first process of a container, it
 //! would not even be ended by a signal that it has no handler for.)
 
-use std::{future::Future, time::Duration};
+use std::future::Future;
+use std::time::Duration;
 
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::watch,
-    time::sleep,
-};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::sleep;
 
 /// Tells every phase of a run when to end; cheap to clone.
 #[derive(Clone, Debug)]

@@ -1,16 +1,15 @@
 //! Results in files: a report as JSON, and a line for each workload, which several runs append to
 //! one file.
 
-use std::{
-    io::{self, Write},
-    path::Path,
-};
+use std::io::{self, Write};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use dengine_bench_model::results::{Machine, Report, RunResult};
 use serde::{Deserialize, Serialize};
 
-use crate::{cli::FileOptions, outcome, summary};
+use crate::cli::FileOptions;
+use crate::{outcome, summary};
 
 /// One workload's result with everything that tells it apart from others in the same file.
 #[derive(Serialize, Deserialize)]

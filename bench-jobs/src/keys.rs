@@ -6,7 +6,8 @@
 
 use bytes::{Bytes, BytesMut};
 use dengine_bench_model::results::{Shape, Workload};
-use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
 
 /// Keys that are made with one allocation.
 const KEYS_PER_CHUNK: usize = 128;

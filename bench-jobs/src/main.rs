@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use dengine_bench::{cli::Cli, run};
+use dengine_bench::cli::Cli;
+use dengine_bench::run;
 use tracing_subscriber::EnvFilter;
 
 #[global_allocator]

@@ -9,11 +9,9 @@ use dengine_bench_model::results::{
 use hdrhistogram::Histogram;
 use jiff::Timestamp;
 
-use crate::{
-    load::Measured,
-    servers::{ServersSpent, Spent},
-    target::Facts,
-};
+use crate::load::Measured;
+use crate::servers::{ServersSpent, Spent};
+use crate::target::Facts;
 
 /// The schema of the result allows no longer texts.
 const ERROR_CHARS_MAX: usize = 1000;

@@ -7,11 +7,10 @@ use anyhow::Context;
 use backon::{ExponentialBuilder, Retryable};
 use clap::Args;
 use dengine_bench_model::results::Report;
-use dengine_crds::{benchmark::DEngineBenchmark, names::managers};
-use kube::{
-    Api, Client, Config, Resource,
-    api::{ApiResource, DynamicObject, Patch, PatchParams},
-};
+use dengine_crds::benchmark::DEngineBenchmark;
+use dengine_crds::names::managers;
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::{Api, Client, Config, Resource};
 use serde_json::Value;
 
 /// Longest time of one attempt.
@@ -304,9 +303,9 @@ mod tests {
     /// The API server drops nothing of what is applied: it refuses the whole.
     #[tokio::test]
     async fn what_older_crds_lack_is_left_out() {
-        let words = "failed to create typed patch object (ns/bench; dengine.io/v1alpha1, Kind=DEngineBenchmark): errors:\n  \
-            .status.runs.run-1.leftOver: field not declared in schema\n  \
-            .status.runs.run-1.results[0].seed: field not declared in schema";
+        let words = "failed to create typed patch object (ns/bench; dengine.io/v1alpha1, \
+            Kind=DEngineBenchmark): errors:\n  .status.runs.run-1.leftOver: field not declared in \
+            schema\n  .status.runs.run-1.results[0].seed: field not declared in schema";
         let report = Report {
             left_over: Some("5 keys".to_owned()),
             ..sample::report()
@@ -326,10 +325,12 @@ mod tests {
     /// time.
     #[tokio::test]
     async fn only_what_is_named_is_left_out_however_often_it_is_refused() {
-        let first = "failed to create typed patch object (ns/bench; dengine.io/v1alpha1, Kind=DEngineBenchmark): \
-            .status.runs.run-1.results[0].latencyUs.max: field not declared in schema";
-        let second = "failed to create typed patch object (ns/bench; dengine.io/v1alpha1, Kind=DEngineBenchmark): \
-            .status.runs.run-1.results[0].latencyUs.min: field not declared in schema";
+        let first = "failed to create typed patch object (ns/bench; dengine.io/v1alpha1, \
+            Kind=DEngineBenchmark): .status.runs.run-1.results[0].latencyUs.max: field not \
+            declared in schema";
+        let second = "failed to create typed patch object (ns/bench; dengine.io/v1alpha1, \
+            Kind=DEngineBenchmark): .status.runs.run-1.results[0].latencyUs.min: field not \
+            declared in schema";
         let mut report = sample::report();
         let again = report.results[0].clone();
         report.results.push(again);

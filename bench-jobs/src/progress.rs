@@ -1,9 +1,7 @@
 //! What a person at a terminal sees while a run lasts. Draws nothing anywhere else.
 
-use std::{
-    borrow::Cow,
-    time::{Duration, Instant},
-};
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::JoinHandle;

@@ -1,22 +1,16 @@
 //! One call of the program from its checked command line to its delivered result.
 
-use std::{
-    fmt::Display,
-    io::{self, Write},
-    path::Path,
-    process::ExitCode,
-};
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
 
 use dengine_bench_model::results::Report;
 
-use crate::{
-    cli::{Cli, Command, ResultOptions},
-    compare, files,
-    outcome::Verdict,
-    page, profiles,
-    session::Session,
-    summary,
-};
+use crate::cli::{Cli, Command, ResultOptions};
+use crate::outcome::Verdict;
+use crate::session::Session;
+use crate::{compare, files, page, profiles, summary};
 
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,21 +1,16 @@
 //! What a load costs: CPU time of this process, and CPU time and memory of server processes on the
 //! same machine, as the kernel accounts for them in `/proc`.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use dengine_bench_model::results::IdleServers;
-use rustix::{
-    param::{clock_ticks_per_second, page_size},
-    time::{ClockId, clock_gettime},
-};
-use tokio::{task::JoinHandle, time::interval};
+use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::task::JoinHandle;
+use tokio::time::interval;
 
 /// How often memory is looked at during a load.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

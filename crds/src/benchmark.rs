@@ -83,34 +83,46 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
     printcolumn(name = "Schedule", type_ = "string", json_path = ".spec.schedule", priority = 1),
     printcolumn(name = "Suspend", type_ = "boolean", json_path = ".spec.suspend", priority = 1),
     printcolumn(name = "Run", type_ = "string", json_path = ".status.runId", priority = 1),
-    printcolumn(name = "Placement", type_ = "string", json_path = ".status.placement", priority = 1),
-    printcolumn(name = "Durability", type_ = "string", json_path = ".status.durability", priority = 1),
+    printcolumn(name = "Placement", type_ = "string", json_path = ".status.placement",
+                priority = 1),
+    printcolumn(name = "Durability", type_ = "string", json_path = ".status.durability",
+                priority = 1),
     validation = Rule::new("size(self.metadata.name) <= 52")
-        .message("metadata.name must be no more than 52 characters, so that the names made from it stay valid"),
+        .message("metadata.name must be no more than 52 characters, so that the names made from it \
+            stay valid"),
     validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
-        .message("metadata.name must start with a letter and contain only lower-case letters, digits and '-', because Jobs are named after it")
+        .message("metadata.name must start with a letter and contain only lower-case letters, \
+            digits and '-', because Jobs are named after it")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.workload) != has(self.profile)")
     .message("the spec must have exactly one of workload and profile"))]
-#[x_kube(validation = Rule::new("(has(self.workload) && self.workload in ['range', 'mixed']) || !has(self.consistency)")
+#[x_kube(validation = Rule::new("(has(self.workload) && self.workload in ['range', 'mixed']) || \
+    !has(self.consistency)")
     .message("consistency applies only to the workloads range and mixed"))]
-#[x_kube(validation = Rule::new("(has(self.workload) && self.workload == 'mixed') || !has(self.readPercent)")
+#[x_kube(validation = Rule::new("(has(self.workload) && self.workload == 'mixed') || \
+    !has(self.readPercent)")
     .message("readPercent applies only to the workload mixed"))]
-#[x_kube(validation = Rule::new("(has(self.workload) && self.workload == 'watch') || !has(self.watchers)")
+#[x_kube(validation = Rule::new("(has(self.workload) && self.workload == 'watch') || \
+    !has(self.watchers)")
     .message("watchers applies only to the workload watch"))]
 #[x_kube(validation = Rule::new("!has(self.compareWith) || has(self.target.clusterRef)")
-    .message("compareWith needs a target.clusterRef: it compares one DEngineCluster with one etcd"))]
+    .message("compareWith needs a target.clusterRef: it compares one DEngineCluster with one \
+        etcd"))]
 #[x_kube(validation = Rule::new("!has(self.schedule) || !has(self.ttlSecondsAfterFinished)")
-    .message("schedule and ttlSecondsAfterFinished exclude each other: what runs again is not deleted"))]
-#[x_kube(validation = Rule::new("self.clients * (has(self.watchers) ? self.watchers : 1) >= self.connections")
-    .message("clients must be at least connections: a connection without a client carries nothing"))]
+    .message("schedule and ttlSecondsAfterFinished exclude each other: what runs again is not \
+        deleted"))]
+#[x_kube(validation = Rule::new("self.clients * (has(self.watchers) ? self.watchers : 1) >= \
+    self.connections")
+    .message("clients must be at least connections: a connection without a client carries \
+        nothing"))]
 #[x_kube(validation = Rule::new("!has(self.watchers) || self.clients * self.watchers <= 100000")
     .message("clients times watchers must be at most 100000"))]
 #[x_kube(validation = Rule::new("self.total >= self.clients")
     .message("total must be at least clients: a client without a request measures nothing"))]
 #[x_kube(validation = Rule::new(MEASURED_STAYS)
-    .message("what is measured changes only together with runId, so that a result always belongs to the spec it was measured with"))]
+    .message("what is measured changes only together with runId, so that a result always belongs \
+        to the spec it was measured with"))]
 pub struct DEngineBenchmarkSpec {
     /// What is measured: exactly one of its fields.
     pub target: Target,
@@ -185,7 +197,8 @@ pub struct DEngineBenchmarkSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub read_percent: Option<u32>,
-    /// Watches of each client's key in the workload watch: a write is done when all of them have told of it. Default: 1.
+    /// Watches of each client's key in the workload watch: a write is done when all of them have
+    /// told of it. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub watchers: Option<u32>,
@@ -344,7 +357,8 @@ pub struct EtcdEndpoints {
 /// updated, nor could its status, on API servers that do not accept unchanged fields as they are.
 const ENDPOINTS_HOLD_ADDRESSES: &str =
     "self.endpoints.all(e, e.matches('^[^[:space:],]+(,[^[:space:],]+)*$'))";
-const ENDPOINTS_MESSAGE: &str = "each entry of endpoints is an address, host:port, or several separated by commas, without spaces";
+const ENDPOINTS_MESSAGE: &str = "each entry of endpoints is an address, host:port, or several \
+    separated by commas, without spaces";
 
 /// Five fields, each a list without an empty element.
 const SCHEDULE_PATTERN: &str =

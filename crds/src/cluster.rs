@@ -48,11 +48,14 @@ pub const REPLICAS_MAX: u32 = 7;
     printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Term", type_ = "string", json_path = ".status.term", priority = 1),
-    printcolumn(name = "Cluster-Id", type_ = "string", json_path = ".status.clusterId", priority = 1),
+    printcolumn(name = "Cluster-Id", type_ = "string", json_path = ".status.clusterId",
+                priority = 1),
     validation = Rule::new("size(self.metadata.name) <= 52")
-        .message("metadata.name must be no more than 52 characters, so that the names made from it stay valid"),
+        .message("metadata.name must be no more than 52 characters, so that the names made from it \
+            stay valid"),
     validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
-        .message("metadata.name must start with a letter and contain only lower-case letters, digits and '-', because Services are named after it")
+        .message("metadata.name must start with a letter and contain only lower-case letters, \
+            digits and '-', because Services are named after it")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DEngineClusterSpec {
@@ -60,7 +63,8 @@ pub struct DEngineClusterSpec {
     #[serde(default = "default_replicas")]
     #[schemars(range(min = 1, max = 7))]
     #[x_kube(validation = Rule::new("self % 2 == 1")
-        .message("replicas must be odd: one more member than an odd number raises the quorum and tolerates no more failures"))]
+        .message("replicas must be odd: one more member than an odd number raises the quorum and \
+            tolerates no more failures"))]
     pub replicas: u32,
     /// Image of the server. Default: the operator's default when the cluster was created
     /// (`status.defaultImage`); upgrading the operator does not change it.
@@ -98,7 +102,8 @@ fn default_replicas() -> u32 {
 /// The volume of each member.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)")
+#[x_kube(validation = Rule::new("has(self.storageClassName) == has(oldSelf.storageClassName) && \
+    (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)")
     .message("storageClassName can not be changed: volumes never move between classes"))]
 pub struct Storage {
     /// Size of each volume. It may grow if the storage class allows it. Volumes never shrink: after
@@ -106,7 +111,8 @@ pub struct Storage {
     /// growing.
     #[serde(default = "default_size")]
     #[schemars(length(min = 1, max = 32), regex(pattern = *QUANTITY_PATTERN))]
-    #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).compareTo(quantity('512Mi')) >= 0")
+    #[x_kube(validation = Rule::new("isQuantity(self) && \
+        quantity(self).compareTo(quantity('512Mi')) >= 0")
         .message("size must be a quantity of at least 512Mi, such as 1Gi"))]
     pub size: String,
     /// Storage class of the volumes. Default: the Kubernetes cluster's default class.

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::KubeSchema;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 /// When the image is pulled, as in a Pod.
@@ -82,7 +83,8 @@ pub struct Scheduling {
 /// A tolerated taint, as in a Pod.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!(has(self.operator) && self.operator == 'Exists' && has(self.value))")
+#[x_kube(validation = Rule::new("!(has(self.operator) && self.operator == 'Exists' && \
+    has(self.value))")
     .message("value must be absent when operator is Exists"))]
 pub struct Toleration {
     /// Key of the taint; absent together with operator Exists means every taint.

@@ -2,11 +2,13 @@
 //! every rule in place and every list and text bounded; and the rules themselves, without a server.
 #![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
 use dengine_crds::{DEngineBenchmark, DEngineCluster, definitions};
 use kube::core::cel::Validator;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Where `make crds` writes: for kubectl, and in the chart.

@@ -1,17 +1,14 @@
 //! Which Kubernetes the demo and the tests use: the local one, or that of the current context.
 
-use std::{path::PathBuf, process::Command};
+use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
-use dengine_local_kubernetes::{
-    images::Archive,
-    programs, shell,
-    up::{self, Local},
-};
-use kube::{
-    Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use dengine_local_kubernetes::images::Archive;
+use dengine_local_kubernetes::up::{self, Local};
+use dengine_local_kubernetes::{programs, shell};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
 
 /// Set to `1`, everything happens on the cluster of the current context.
 pub const USE_CURRENT_CONTEXT: &str = "E2E_USE_CURRENT_CONTEXT";
@@ -110,7 +107,8 @@ impl Cluster {
         }
     }
 
-    /// The chart's values that name exactly these images. In another's cluster whatever it has under the tag is used.
+    /// The chart's values that name exactly these images. In another's cluster whatever it has
+    /// under the tag is used.
     #[must_use]
     pub fn pinned(&self, images: &[Archive]) -> Vec<String> {
         let value = |image: &Archive| match image.name() {

@@ -1,23 +1,23 @@
-//! `make demo`: from nothing to three members on Kubernetes and a benchmark's numbers in `kubectl get`.
+//! `make demo`: from nothing to three members on Kubernetes and a benchmark's numbers in
+//! `kubectl get`.
 
-use std::{
-    fmt,
-    io::Write as _,
-    path::Path,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::fmt;
+use std::io::Write as _;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
-use comfy_table::{CellAlignment, Table, presets::UTF8_HORIZONTAL_ONLY};
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{CellAlignment, Table};
 use dengine_bench_model::results::RunResult;
-use dengine_crds::{DEngineBenchmark, DEngineCluster, benchmark::BenchmarkPhase, conditions};
-use dengine_local_kubernetes::{down, progress::Step, shell};
+use dengine_crds::benchmark::BenchmarkPhase;
+use dengine_crds::{DEngineBenchmark, DEngineCluster, conditions};
+use dengine_local_kubernetes::progress::Step;
+use dengine_local_kubernetes::{down, shell};
 use kube::Api;
 
-use crate::{
-    cluster::{Cluster, USE_CURRENT_CONTEXT},
-    install, made, observe, product,
-};
+use crate::cluster::{Cluster, USE_CURRENT_CONTEXT};
+use crate::{install, made, observe, product};
 
 const CLUSTER: &str = "demo";
 const NAMESPACE: &str = "default";
@@ -71,7 +71,8 @@ pub async fn up(own_program: &Path) -> Result<()> {
     report(&cluster, &results)
 }
 
-/// Removes everything that the demo made, and the local cluster with it. In another's cluster, what was there before stays.
+/// Removes everything that the demo made, and the local cluster with it. In another's cluster, what
+/// was there before stays.
 ///
 /// # Errors
 /// When the API server refuses.
@@ -244,8 +245,9 @@ fn report(cluster: &Cluster, results: &[(String, RunResult)]) -> Result<()> {
     }
     writeln!(
         out,
-        "try: kubectl delete pod -l dengine.io/cluster={CLUSTER} --field-selector metadata.name=$(kubectl get dec {CLUSTER} -o jsonpath='{{.status.leader}}') \
-         && kubectl get dec {CLUSTER} --watch      # `make demo-down{variable}` removes everything"
+        "try: kubectl delete pod -l dengine.io/cluster={CLUSTER} --field-selector \
+         metadata.name=$(kubectl get dec {CLUSTER} -o jsonpath='{{.status.leader}}') && kubectl \
+         get dec {CLUSTER} --watch      # `make demo-down{variable}` removes everything"
     )?;
     Ok(())
 }

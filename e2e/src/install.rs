@@ -1,9 +1,12 @@
 //! Installs the operator as a person does: with Helm, from the chart.
 
 use anyhow::{Context as _, Result};
-use dengine_local_kubernetes::{images::Archive, progress::Step, shell};
+use dengine_local_kubernetes::images::Archive;
+use dengine_local_kubernetes::progress::Step;
+use dengine_local_kubernetes::shell;
 
-use crate::{cluster::Cluster, made, product};
+use crate::cluster::Cluster;
+use crate::{made, product};
 
 /// Helm release and namespace of the operator.
 pub const RELEASE: &str = "dengine";

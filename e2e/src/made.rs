@@ -1,5 +1,6 @@
-//! What the demo made in a Kubernetes that is not ours is marked, and only that is removed: people may have made the same by the
-//! README, under the same names. What can not be told is left as it is.
+//! What the demo made in a Kubernetes that is not ours is marked, and only that is removed: people
+//! may have made the same by the README, under the same names. What can not be told is left as it
+//! is.
 
 use anyhow::Result;
 
@@ -7,8 +8,8 @@ use crate::install::{NAMESPACE, RELEASE};
 
 /// On what the demo made and nobody had made before.
 const MARK: &str = "dengine.io/made-by=demo";
-/// What the chart calls the operator's Deployment in the demo's release. With it goes the mark, so that a release that somebody
-/// installs later has none.
+/// What the chart calls the operator's Deployment in the demo's release. With it goes the mark, so
+/// that a release that somebody installs later has none.
 pub const DEPLOYMENT: &str = "dengine-operator";
 const CRDS: [&str; 2] = ["dengineclusters.dengine.io", "denginebenchmarks.dengine.io"];
 
@@ -38,8 +39,8 @@ pub fn make(
     made.and(marked.map(drop))
 }
 
-/// Removes what is marked: the cluster with its volumes, its benchmarks, the operator with its namespace, and the CRDs unless
-/// somebody else uses them. Answers what stays, in words.
+/// Removes what is marked: the cluster with its volumes, its benchmarks, the operator with its
+/// namespace, and the CRDs unless somebody else uses them. Answers what stays, in words.
 ///
 /// # Errors
 /// When the API server refuses, or does not say what there is.
@@ -79,7 +80,8 @@ pub fn remove(
         if is_empty(kubectl, &["get", "crd", crd])? {
             continue;
         }
-        // With a CRD goes everything of its kind, so whoever can not be asked whether there is something keeps it.
+        // With a CRD goes everything of its kind, so whoever can not be asked whether there is
+        // something keeps it.
         if is_empty(kubectl, &["get", crd, "--all-namespaces"])? {
             kubectl(&["delete", "crd", crd, "--ignore-not-found"])?;
         } else {
@@ -123,8 +125,8 @@ mod tests {
 
     use super::*;
 
-    /// A Kubernetes whose answers to `get` are these, by a word of what is asked; others are empty. One that begins with `!`
-    /// is an error.
+    /// A Kubernetes whose answers to `get` are these, by a word of what is asked; others are empty.
+    /// One that begins with `!` is an error.
     struct Fake {
         answers: Vec<(&'static str, &'static str)>,
         did: RefCell<Vec<String>>,

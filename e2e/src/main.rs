@@ -1,15 +1,14 @@
 //! `dengine-e2e`: brings up a real Kubernetes on this machine, and DEngine on it.
 
-use std::{
-    io::{IsTerminal as _, Write as _},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use dengine_e2e::{bench, demo, product};
-use dengine_local_kubernetes::{down, layout::Layout, node, provisioner, up};
+use dengine_local_kubernetes::layout::Layout;
+use dengine_local_kubernetes::{down, node, provisioner, up};
 
 /// A real Kubernetes on this machine, and DEngine on it.
 #[derive(Debug, Parser)]

@@ -1,6 +1,7 @@
 //! Waits for what the API server says, and gathers what a person needs when it never says it.
 
-use std::{fmt, time::Duration};
+use std::fmt;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use dengine_local_kubernetes::shell;

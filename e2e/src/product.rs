@@ -1,13 +1,12 @@
-//! DEngine's own images: builds the release programs and packs each with the Dockerfile beside its source.
+//! DEngine's own images: builds the release programs and packs each with the Dockerfile beside its
+//! source.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use dengine_local_kubernetes::{
-    images::{Archive, Image},
-    progress::Step,
-    shell,
-};
+use dengine_local_kubernetes::images::{Archive, Image};
+use dengine_local_kubernetes::progress::Step;
+use dengine_local_kubernetes::shell;
 
 /// Each program with the folder that holds its Dockerfile.
 const PROGRAMS: [(&str, &str); 3] = [
@@ -75,8 +74,8 @@ pub fn program(name: &str) -> Result<PathBuf> {
 fn build_programs(workspace: &Path) -> Result<()> {
     let mut step = Step::start("Programs: cargo build --release");
     let mut cargo = cargo(workspace);
-    // All of the workspace but the simulator, as the Makefile has it: what a package's dependencies are compiled with depends on which
-    // packages are asked for, and the tests ask for these.
+    // All of the workspace but the simulator, as the Makefile has it: what a package's dependencies
+    // are compiled with depends on which packages are asked for, and the tests ask for these.
     cargo.args(["build", "--release", "--locked", "--workspace", "--bins"]);
     cargo.args(["--exclude", "dengine-simulator"]);
     shell::run_watched(&mut cargo, |line| step.detail(line.trim()))?;
@@ -104,8 +103,9 @@ fn cargo(workspace: &Path) -> std::process::Command {
         None => shell::command("cargo"),
     };
     cargo.current_dir(workspace);
-    // Tests and `cargo run` get the variables of their own package. Build scripts watch some (that of `ring`:
-    // CARGO_MANIFEST_DIR), so with them Cargo would compile half of the dependencies again, now and after.
+    // Tests and `cargo run` get the variables of their own package. Build scripts watch some (that
+    // of `ring`: CARGO_MANIFEST_DIR), so with them Cargo would compile half of the dependencies
+    // again, now and after.
     let of_a_package = ["CARGO_MANIFEST_", "CARGO_PKG_"];
     for (name, _) in std::env::vars_os() {
         let name_bytes = name.as_encoded_bytes();

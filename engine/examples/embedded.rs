@@ -1,7 +1,9 @@
 //! A cluster of one inside a program: `cargo run --release --example embedded`
 #![expect(clippy::print_stdout, reason = "an example shows what it did")]
 
-use dengine::{Config, Node, kv::Command, types::ClusterId};
+use dengine::kv::Command;
+use dengine::types::ClusterId;
+use dengine::{Config, Node};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

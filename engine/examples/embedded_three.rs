@@ -5,14 +5,14 @@
 //! [`Node`], one of them is bootstrapped, and the others join it.
 #![expect(clippy::print_stdout, reason = "an example shows what it did")]
 
-use std::{
-    error::Error,
-    net::{Ipv4Addr, SocketAddr},
-    path::Path,
-    time::Duration,
-};
+use std::error::Error;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
 
-use dengine::{Config, NewMember, Node, kv::Command, types::ClusterId};
+use dengine::kv::Command;
+use dengine::types::ClusterId;
+use dengine::{Config, NewMember, Node};
 
 /// Drawn at random for a cluster that is to live; the same for all of its members.
 const CLUSTER: ClusterId = ClusterId(1);

@@ -1,11 +1,12 @@
 //! The program's allocator.
 
-/// Faster than the system's on many small allocations from several threads, which is what serving is.
+/// Faster than the system's on many small allocations from several threads, which is what serving
+/// is.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Gives back to the system what no thread has in use. Of its own accord the allocator does so after a second, in which whoever
-/// sends large requests fills, and frees, several hundred MiB.
+/// Gives back to the system what no thread has in use. Of its own accord the allocator does so
+/// after a second, in which whoever sends large requests fills, and frees, several hundred MiB.
 #[expect(
     unsafe_code,
     reason = "a function of the allocator that its crate does not wrap"

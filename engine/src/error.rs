@@ -1,4 +1,5 @@
-//! The errors of the library: why a member did not start, why it ended, why it did not serve a request.
+//! The errors of the library: why a member did not start, why it ended, why it did not serve a
+//! request.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,16 +41,16 @@ pub enum StartError {
     Snapshot(SnapshotError),
     /// Somebody still reads the state that a snapshot is to replace.
     #[error(
-        "the state is still in use: a reader was kept for more than a minute. Start the member again; it \
-         then goes on from the snapshot"
+        "the state is still in use: a reader was kept for more than a minute. Start the member \
+         again; it then goes on from the snapshot"
     )]
     StateInUse,
     /// The log ends before what the state machine has applied: a log was lost or replaced.
     #[error(
-        "the log in {path} ends at entry {last}, but the state machine has applied entry {applied}: \
-         this log does not belong to this state. Restore the missing log, or move the whole data \
-         directory away, remove this member from the cluster and let it join again with an empty \
-         data directory"
+        "the log in {path} ends at entry {last}, but the state machine has applied entry \
+         {applied}: this log does not belong to this state. Restore the missing log, or move the \
+         whole data directory away, remove this member from the cluster and let it join again with \
+         an empty data directory"
     )]
     LogBehindState {
         /// Where the log lies.
@@ -75,9 +76,9 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// What the member knew is damaged or may be incomplete: starting it again does not help, and it must
-    /// not take part under its identity any more. It has to be removed from its cluster and to join
-    /// again with an empty data directory.
+    /// What the member knew is damaged or may be incomplete: starting it again does not help, and
+    /// it must not take part under its identity any more. It has to be removed from its cluster and
+    /// to join again with an empty data directory.
     #[must_use]
     pub fn needs_replacement(&self) -> bool {
         match self {
@@ -100,8 +101,9 @@ impl StartError {
         }
     }
 
-    /// Nothing is known to be wrong with the folder: the machine, its disk, or whoever started the program on this folder keeps
-    /// the member from running. It goes on as who it was once that is put right.
+    /// Nothing is known to be wrong with the folder: the machine, its disk, or whoever started the
+    /// program on this folder keeps the member from running. It goes on as who it was once that is
+    /// put right.
     #[must_use]
     pub fn is_of_the_environment(&self) -> bool {
         match self {
@@ -159,8 +161,8 @@ fn is_of_the_disk(error: &LogError) -> bool {
 /// Why a running member ended by itself. What it had acknowledged is safe on a quorum.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Fatal {
-    /// The log could not be written or synced. A sync that failed once may succeed the next time with
-    /// the data gone, so there is no second try.
+    /// The log could not be written or synced. A sync that failed once may succeed the next time
+    /// with the data gone, so there is no second try.
     #[error("the log failed: {0}{advice}", advice = unless_damaged(is_damage(.0)))]
     Log(Arc<LogError>),
     /// The state machine failed.
@@ -174,8 +176,8 @@ pub enum Fatal {
     Restart(Arc<StartError>),
     /// After an accepted loss the cluster goes on without writes that this member has.
     #[error(
-        "this member's history was given up: {0}. Its data directory is refused from now on; let it \
-         join again with an empty one"
+        "this member's history was given up: {0}. Its data directory is refused from now on; let \
+         it join again with an empty one"
     )]
     GivenUp(Divergence),
     /// A thread of the member panicked: a bug.
@@ -184,8 +186,9 @@ pub enum Fatal {
 }
 
 impl Fatal {
-    /// The same as [`StartError::needs_replacement`]. Damage that is found while the member runs would be found again, and by the
-    /// next start perhaps not: whoever waits for it to be refused there waits for ever.
+    /// The same as [`StartError::needs_replacement`]. Damage that is found while the member runs
+    /// would be found again, and by the next start perhaps not: whoever waits for it to be refused
+    /// there waits for ever.
     #[must_use]
     pub fn needs_replacement(&self) -> bool {
         match self {

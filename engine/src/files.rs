@@ -1,9 +1,10 @@
-//! File descriptors: a log or a store that finds none left ends its member, so what comes in from outside may have a part of
-//! them only.
+//! File descriptors: a log or a store that finds none left ends its member, so what comes in from
+//! outside may have a part of them only.
 //!
-//! Of those that the process may have open at most ([`raise_limit`]), clients get three eighths, the store's tables a
-//! quarter, peers a sixteenth, and the ports for people and for probes a thirty-second each, if they want as many. The
-//! quarter that is left is for the log, for snapshots and for connections that this member makes.
+//! Of those that the process may have open at most ([`raise_limit`]), clients get three eighths,
+//! the store's tables a quarter, peers a sixteenth, and the ports for people and for probes a
+//! thirty-second each, if they want as many. The quarter that is left is for the log, for snapshots
+//! and for connections that this member makes.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -14,7 +15,8 @@ pub fn raise_limit() {
         current: maximum,
         maximum,
     };
-    // A process may always raise its own limit so far; where it may not, the limit as it is is reckoned with.
+    // A process may always raise its own limit so far; where it may not, the limit as it is is
+    // reckoned with.
     if current != maximum && setrlimit(Resource::Nofile, raised).is_err() {
         tracing::debug!(?current, ?maximum, "the limit of open files stays");
     }

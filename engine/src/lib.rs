@@ -1,7 +1,7 @@
 //! A strongly consistent key-value engine: embed it, or run the `dengine` server.
 //!
-//! [`Node`] is one member. It is complete without a network front: [`server`] serves it over gRPC, and an
-//! embedding program calls it directly (`examples/embedded.rs`).
+//! [`Node`] is one member. It is complete without a network front: [`server`] serves it over gRPC,
+//! and an embedding program calls it directly (`examples/embedded.rs`).
 //!
 //! What may not live in this crate: anything of Kubernetes.
 

@@ -1,29 +1,29 @@
-//! Memory: a process that wants more than it may have is killed, so what comes in from outside may have a part of it only.
+//! Memory: a process that wants more than it may have is killed, so what comes in from outside may
+//! have a part of it only.
 //!
-//! Of what the process may have, its control group's limit or the machine's memory, writes that wait get an eighth;
-//! connections, what has arrived of requests, and requests that wait, a sixteenth each; answers that wait, calls that are open, what
-//! waits for each peer, and messages of peers, a thirty-second each; what watches hold, and what has arrived on the
-//! admin port, half of that: if they want as much. The rest, half of it in a cluster of three, is for the store's tables and caches, and for what is
-//! neither counted nor large, and for what those that are counted take besides. Around a change of leaders writes that wait for a
-//! leader's answer may take up to another eighth, until those that waited for this member's are told.
+//! Of what the process may have, its control group's limit or the machine's memory, writes that
+//! wait get an eighth; connections, what has arrived of requests, and requests that wait, a
+//! sixteenth each; answers that wait, calls that are open, what waits for each peer, and messages
+//! of peers, a thirty-second each; what watches hold, and what has arrived on the admin port, half
+//! of that: if they want as much. The rest, half of it in a cluster of three, is for the store's
+//! tables and caches, and for what is neither counted nor large, and for what those that are
+//! counted take besides. Around a change of leaders writes that wait for a leader's answer may take
+//! up to another eighth, until those that waited for this member's are told.
 //!
-//! That is an estimate, and what is on its way between two counts is in neither. So it is also measured what the process has.
-//! Above half of what it may have, the allocator gives back at once what is free; where that is not enough, less is taken in
-//! from whoever sends much ([`is_short`]); and where that does not end it within a second, or there is hardly any left, connections
-//! of whoever has most are closed, for the system would end them all.
+//! That is an estimate, and what is on its way between two counts is in neither. So it is also
+//! measured what the process has. Above half of what it may have, the allocator gives back at once
+//! what is free; where that is not enough, less is taken in from whoever sends much ([`is_short`]);
+//! and where that does not end it within a second, or there is hardly any left, connections of
+//! whoever has most are closed, for the system would end them all.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::{
-        OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
-use rustix::{param::page_size, system::sysinfo};
+use rustix::param::page_size;
+use rustix::system::sysinfo;
 use tokio_util::sync::CancellationToken;
 
 /// Whether the process has nearly as much as it may.
@@ -31,7 +31,8 @@ static SHORT: AtomicBool = AtomicBool::new(false);
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What a byte of an answer takes that waits to be sent, measured: its pair, the message, and what of it is on its way.
+/// What a byte of an answer takes that waits to be sent, measured: its pair, the message, and what
+/// of it is on its way.
 pub(crate) const OF_AN_ANSWER: usize = 5;
 
 /// The same of what watches hold that their clients have not read.
@@ -62,7 +63,8 @@ pub(crate) enum Use {
     ToPeer,
 }
 
-/// How many bytes of those that are wanted may be taken: never fewer than `least`, without which nothing could be served.
+/// How many bytes of those that are wanted may be taken: never fewer than `least`, without which
+/// nothing could be served.
 pub(crate) fn most(of: Use, wanted: usize, least: usize) -> usize {
     let memory = memory();
     let part = part(of, memory);
@@ -73,7 +75,8 @@ pub(crate) fn most(of: Use, wanted: usize, least: usize) -> usize {
             part,
             least,
             memory,
-            "the largest request that the limits let in takes more than its part: give the process more memory, or lower the limits"
+            "the largest request that the limits let in takes more than its part: give the process \
+             more memory, or lower the limits"
         );
     } else if most < wanted {
         tracing::info!(
@@ -97,24 +100,28 @@ fn part(of: Use, memory: u64) -> usize {
     usize::try_from(memory / of_all).unwrap_or(usize::MAX)
 }
 
-/// Whether the process has more than three quarters of the memory that it may have, as far as somebody
-/// [watches over](watch_over) it. What the system keeps of files does not count: it is given back when it is wanted.
+/// Whether the process has more than three quarters of the memory that it may have, as far as
+/// somebody [watches over](watch_over) it. What the system keeps of files does not count: it is
+/// given back when it is wanted.
 pub(crate) fn is_short() -> bool {
     SHORT.load(Ordering::Relaxed)
 }
 
 /// What is done about memory that is used.
 pub(crate) struct Remedies {
-    /// Has the process's allocator give back to the system what is free. Called as long as much is used.
+    /// Has the process's allocator give back to the system what is free. Called as long as much is
+    /// used.
     pub(crate) give_back: fn(),
-    /// Closes some of the connections of whoever has most, and says how many. Called where nothing else has helped.
+    /// Closes some of the connections of whoever has most, and says how many. Called where nothing
+    /// else has helped.
     pub(crate) shed: Box<dyn Fn() -> usize + Send>,
 }
 
-/// Has a thread keep [`is_short`] true until `stop` is cancelled, and use the other remedies. Where the system does not tell what
-/// is used, there is no shortage.
+/// Has a thread keep [`is_short`] true until `stop` is cancelled, and use the other remedies. Where
+/// the system does not tell what is used, there is no shortage.
 ///
-/// A thread of its own: a runtime that has much to do looks late, and in a tenth of a second an attacker fills tens of MiB.
+/// A thread of its own: a runtime that has much to do looks late, and in a tenth of a second an
+/// attacker fills tens of MiB.
 ///
 /// # Errors
 /// The system gives no more threads.
@@ -129,7 +136,8 @@ pub(crate) fn watch_over(remedies: Remedies, stop: CancellationToken) -> io::Res
                 tracing::warn!(
                     has,
                     may_have = memory(),
-                    "memory is short: less is taken in from clients that send much; give the process more if they should have it"
+                    "memory is short: less is taken in from clients that send much; give the \
+                     process more if they should have it"
                 );
             }
             thread::sleep(LOOK_EVERY);
@@ -145,8 +153,8 @@ pub(crate) fn watch_over(remedies: Remedies, stop: CancellationToken) -> io::Res
 struct Shortage(Option<Instant>);
 
 impl Shortage {
-    /// Whether connections are to be closed at this level: at the last, or because it has lasted. Who holds much and does
-    /// nothing is not slowed down by waiting.
+    /// Whether connections are to be closed at this level: at the last, or because it has lasted.
+    /// Who holds much and does nothing is not slowed down by waiting.
     fn must_end(&mut self, level: Level, now: Instant) -> bool {
         const LONG: Duration = Duration::from_secs(1);
         if level < Level::Short {
@@ -192,8 +200,8 @@ impl Remedies {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     Little,
-    /// More than half. What the allocator keeps for the next who asks for as much may be as much as what is in use: after
-    /// large requests it was 300 MiB of 437, measured.
+    /// More than half. What the allocator keeps for the next who asks for as much may be as much as
+    /// what is in use: after large requests it was 300 MiB of 437, measured.
     Much,
     /// More than three quarters.
     Short,
@@ -233,9 +241,10 @@ fn memory() -> u64 {
     })
 }
 
-/// The lowest limit of the control groups that a process is in, whose `/proc/self/cgroup` this is, and of those around
-/// them; `None` if nothing is said. Written out because no crate that this one's minimum of Rust lets in looks further than
-/// the group at the root of what is mounted, which is only a container's own.
+/// The lowest limit of the control groups that a process is in, whose `/proc/self/cgroup` this is,
+/// and of those around them; `None` if nothing is said. Written out because no crate that this
+/// one's minimum of Rust lets in looks further than the group at the root of what is mounted, which
+/// is only a container's own.
 fn group_limit(groups: &str, mounted: &Path) -> Option<u64> {
     let limits = groups.lines().flat_map(|line| {
         let mut fields = line.splitn(3, ':');

@@ -1,15 +1,16 @@
 //! Threads that have less of a processor than all others while these want it: for what may wait.
 
-use std::{io, time::Duration};
+use std::io;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
 /// By so much they are nicer: others get nine times as much of a processor.
 const NICER: i32 = 10;
 
-/// A runtime of such threads. What runs there must not keep this: it would keep itself. Whoever ends it waits for that
-/// ([`end`](Self::end)); what runs there when this is dropped ends as well, and is not waited for, for that may be where nothing may
-/// block.
+/// A runtime of such threads. What runs there must not keep this: it would keep itself. Whoever
+/// ends it waits for that ([`end`](Self::end)); what runs there when this is dropped ends as well,
+/// and is not waited for, for that may be where nothing may block.
 #[derive(Debug)]
 pub(crate) struct Nicer(Option<Runtime>);
 
@@ -42,7 +43,8 @@ impl Drop for Nicer {
     }
 }
 
-/// Where priorities are of threads. Where they are not, or it is refused, these threads are only less kind.
+/// Where priorities are of threads. Where they are not, or it is refused, these threads are only
+/// less kind.
 fn step_back() {
     if cfg!(target_os = "linux") {
         let _ = rustix::process::nice(NICER);

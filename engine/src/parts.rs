@@ -1,16 +1,13 @@
-//! Messages that arrive in parts: how far each has come, and how much all that are not whole may take together. When it is
-//! too much the oldest is given up of the address with most bytes, which is never that of somebody who just sends.
+//! Messages that arrive in parts: how far each has come, and how much all that are not whole may
+//! take together. When it is too much the oldest is given up of the address with most bytes, which
+//! is never that of somebody who just sends.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, HashMap},
-    net::IpAddr,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::Waker,
-};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 /// The prefix of each message: a flag and four bytes of length.
 const PREFIX_BYTES: usize = 5;

@@ -2,27 +2,23 @@
 //!
 //! Without shares, sixty-four puts of a MiB by one client have everybody else's writes refused.
 
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dengine_client::QUEUED_BYTES;
 use dengine_kv::{BatchOperation, Command, Compare};
 use dengine_protocol::v1::pipelined_call::Call;
 
-use crate::{
-    config::Limits,
-    connections::Share,
-    memory::{self, Use},
-};
+use crate::config::Limits;
+use crate::connections::Share;
+use crate::memory::{self, Use};
 
 /// What one client may have of the bytes that no other has.
 const SHARE: Share = Share::THREE_QUARTERS;
 
-/// What so many parts of a batch take while its caller waits, besides what was sent of them: a part of seven bytes on the wire takes
-/// fifteen times as many once it is decoded.
+/// What so many parts of a batch take while its caller waits, besides what was sent of them: a part
+/// of seven bytes on the wire takes fifteen times as many once it is decoded.
 const fn of_parts(compares: usize, operations: usize) -> usize {
     compares * size_of::<Compare>() + operations * size_of::<BatchOperation>()
 }
@@ -83,8 +79,8 @@ impl WriteBytes {
         Self::new(memory::most(Use::Writes, wanted, least))
     }
 
-    /// Of those that are passed on to the leader. To the leader, all clients of this member are one: what that one may have is
-    /// shared out here.
+    /// Of those that are passed on to the leader. To the leader, all clients of this member are
+    /// one: what that one may have is shared out here.
     pub(crate) fn to_be_passed_on(limits: &Limits) -> Self {
         let all = Self::to_be_acknowledged(limits).limit;
         Self::new(SHARE.more(all, 0, 0).max(of_largest(limits)))
@@ -128,7 +124,8 @@ impl WriteBytes {
 }
 
 impl Counting {
-    /// So many more of one write, unless its client may not have them: then false, and nothing is counted.
+    /// So many more of one write, unless its client may not have them: then false, and nothing is
+    /// counted.
     ///
     /// Who has none may have a write of any size for which there is room.
     #[must_use]
@@ -136,7 +133,8 @@ impl Counting {
         self.more_of(bytes, 1)
     }
 
-    /// The same for so many writes together. Several are held to the share even of who has none: one by one they would be.
+    /// The same for so many writes together. Several are held to the share even of who has none:
+    /// one by one they would be.
     #[must_use]
     pub(crate) fn more_of(&mut self, bytes: usize, writes: usize) -> bool {
         let limit = self.of.limit;

@@ -1,5 +1,5 @@
-//! Three members in one process, through the library alone: forming a cluster, writing, reading, handing
-//! over, removing, and coming back after a restart.
+//! Three members in one process, through the library alone: forming a cluster, writing, reading,
+//! handing over, removing, and coming back after a restart.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
 
@@ -141,7 +141,8 @@ async fn leadership_moves_and_a_member_is_removed() {
         refused.to_string().contains("transfer leadership"),
         "{refused}"
     );
-    // Given up if the disks are slow; asking again is answered at once if it has come true meanwhile.
+    // Given up if the disks are slow; asking again is answered at once if it has come true
+    // meanwhile.
     until("leadership is handed over", async || {
         nodes[0].transfer_leader(MemberId(2)).await.ok()
     })
@@ -182,7 +183,8 @@ async fn a_stopped_cluster_comes_back_with_everything() {
             Node::start(config.clone()).await.ok()
         })
         .await;
-        // At once: whoever looked a moment too early would take it for an empty member, and replace it.
+        // At once: whoever looked a moment too early would take it for an empty member, and replace
+        // it.
         assert_ne!(node.status().member_id, MemberId(0));
         again.push(node);
     }
@@ -210,7 +212,8 @@ async fn a_waiting_member_serves_nothing_and_keeps_its_identity_once_given() {
     assert!(second.to_string().contains("already belongs"), "{second}");
 }
 
-/// A program that ends then is not aborted by RocksDB either, whose globals would be gone under its threads.
+/// A program that ends then is not aborted by RocksDB either, whose globals would be gone under its
+/// threads.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_drops_the_last_handle_may_use_the_folder_at_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -243,7 +246,8 @@ async fn a_member_that_was_told_who_it_is_starts_even_if_nobody_waits_for_that()
     .await;
 }
 
-/// What the first member says of itself is in every member's log for ever, and in tables and log lines of people.
+/// What the first member says of itself is in every member's log for ever, and in tables and log
+/// lines of people.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_member_has_a_name_and_addresses_like_any_other() {
     let dir = tempfile::tempdir().unwrap();

@@ -10,7 +10,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource, ResourceExt};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{hash, quantity};
@@ -305,7 +306,8 @@ mod tests {
     #[test]
     fn only_orphans_and_own_objects_are_adopted() {
         let owned_by = |uid: &str| {
-            json!([{"apiVersion": "dengine.io/v1alpha1", "kind": "DEngineCluster", "name": "demo", "uid": uid,
+            json!([{"apiVersion": "dengine.io/v1alpha1", "kind": "DEngineCluster", "name": "demo",
+                    "uid": uid,
                     "controller": true}])
         };
         let labels = json!({
@@ -326,7 +328,8 @@ mod tests {
             (json!({"labels": {"dengine.io/cluster": "demo"}}), false),
             (
                 json!({"labels": {
-                    "app.kubernetes.io/managed-by": "dengine-operator", "dengine.io/cluster": "another",
+                    "app.kubernetes.io/managed-by": "dengine-operator",
+                    "dengine.io/cluster": "another",
                 }}),
                 false,
             ),

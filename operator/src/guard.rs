@@ -8,7 +8,8 @@ use std::time::Duration;
 use dengine_crds::reasons::events;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
-use kube::core::{DeserializeGuard, error_boundary::InvalidObject};
+use kube::core::DeserializeGuard;
+use kube::core::error_boundary::InvalidObject;
 use kube::runtime::controller::Action;
 
 use crate::context::{Context, Event};
@@ -92,7 +93,8 @@ mod tests {
     fn benchmark(name: &str, clients: &Value) -> Value {
         json!({
             "metadata": {"name": name, "namespace": "test", "uid": name},
-            "spec": {"workload": "put", "clients": clients, "target": {"clusterRef": {"name": "demo"}}},
+            "spec": {"workload": "put", "clients": clients,
+                     "target": {"clusterRef": {"name": "demo"}}},
         })
     }
 

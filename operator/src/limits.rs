@@ -8,7 +8,8 @@ use dengine_crds::{
     DEngineBenchmark, DEngineBenchmarkStatus, DEngineCluster, DEngineClusterStatus,
 };
 use kube::CustomResourceExt;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub(crate) trait Limited: Serialize + DeserializeOwned {

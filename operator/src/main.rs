@@ -1,7 +1,8 @@
 //! The `dengine-operator` program.
 
 use clap::Parser;
-use dengine_operator::{check, options::Options, run, telemetry};
+use dengine_operator::options::Options;
+use dengine_operator::{check, run, telemetry};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

@@ -83,15 +83,30 @@ pub struct Options {
     pub lease_namespace: String,
 
     /// Seconds after which another operator takes over from one that stopped renewing the lease.
-    #[arg(long, env = "DENGINE_OPERATOR_LEASE_SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(5..=600))]
+    #[arg(
+        long,
+        env = "DENGINE_OPERATOR_LEASE_SECONDS",
+        default_value_t = 15,
+        value_parser = clap::value_parser!(u64).range(5..=600),
+    )]
     pub lease_seconds: u64,
 
     /// Milliseconds between two reconciliations of a cluster without a change in Kubernetes.
-    #[arg(long, env = "DENGINE_OPERATOR_POLL_INTERVAL_MS", default_value_t = 3000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    #[arg(
+        long,
+        env = "DENGINE_OPERATOR_POLL_INTERVAL_MS",
+        default_value_t = 3000,
+        value_parser = clap::value_parser!(u64).range(100..=60_000),
+    )]
     pub poll_interval_ms: u64,
 
     /// How many clusters, and how many benchmarks, are reconciled at once.
-    #[arg(long, env = "DENGINE_OPERATOR_CONCURRENCY", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(
+        long,
+        env = "DENGINE_OPERATOR_CONCURRENCY",
+        default_value_t = 32,
+        value_parser = clap::value_parser!(u16).range(1..=256),
+    )]
     pub concurrency: u16,
 
     /// Log filter: a level, or directives such as info,dengine_operator=debug.

@@ -7,7 +7,8 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::core::NamespaceResourceScope;
 use kube::core::object::HasStatus;
 use kube::{Client, Resource, ResourceExt};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::limits::{Limited, within_limits};

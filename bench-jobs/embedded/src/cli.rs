@@ -1,6 +1,7 @@
 //! The command line: the flags of `dengine-bench run`, without those of a target.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Command, CommandFactory, FromArgMatches, Parser};
 use dengine::config::Durability;

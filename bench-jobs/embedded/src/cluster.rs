@@ -1,21 +1,17 @@
 //! Three members of one cluster inside this process: the shipping log, store and transport, and no
 //! client in between.
 
-use std::{
-    future::Future,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
-use dengine::{
-    Config, NewMember, Node,
-    config::Durability,
-    kv::{Command, Outcome},
-    types::ClusterId,
-};
+use dengine::config::Durability;
+use dengine::kv::{Command, Outcome};
+use dengine::types::ClusterId;
+use dengine::{Config, NewMember, Node};
 use dengine_bench::target::{Events, Facts, Found, Leader, Way};
 use dengine_bench_model::results::ReadConsistency;
 

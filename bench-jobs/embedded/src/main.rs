@@ -9,13 +9,19 @@ mod cluster;
 mod measure;
 mod syncs;
 
-use std::{io::Write as _, process::ExitCode};
+use std::io::Write as _;
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use dengine_bench::{cut::Cut, disk, files, machine, outcome::Verdict, profiles, summary};
+use dengine_bench::cut::Cut;
+use dengine_bench::outcome::Verdict;
+use dengine_bench::{disk, files, machine, profiles, summary};
 use dengine_bench_model::results::{Report, RunResult};
 
-use crate::{cli::Cli, cluster::Cluster, measure::Bench, syncs::Syncs};
+use crate::cli::Cli;
+use crate::cluster::Cluster;
+use crate::measure::Bench;
+use crate::syncs::Syncs;
 
 /// As the `dengine` program has it.
 #[global_allocator]

@@ -3,22 +3,18 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dengine_bench::{
-    cli::{Task, WarmUp},
-    keys::{self, Keys, Order},
-    load::{self, Measured, Operation, Plan},
-    outcome::{self, Frame},
-    progress::Progress,
-};
+use dengine_bench::cli::{Task, WarmUp};
+use dengine_bench::keys::{self, Keys, Order};
+use dengine_bench::load::{self, Measured, Operation, Plan};
+use dengine_bench::outcome::{self, Frame};
+use dengine_bench::progress::Progress;
 use dengine_bench_model::results::{
     Preload, Protocol, ReadConsistency, RunResult, Shape, Workload,
 };
 
-use crate::{
-    cli::Cli,
-    cluster::{Cluster, Direct},
-    syncs::Syncs,
-};
+use crate::cli::Cli;
+use crate::cluster::{Cluster, Direct};
+use crate::syncs::Syncs;
 
 /// For watches, which no embedded load has.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,10 +1,8 @@
 //! How often the members of this process made their logs durable.
 
 use anyhow::{Context as _, Result};
-use dengine::{
-    node::metrics::LOG_SYNC_SECONDS,
-    telemetry::{self, PrometheusHandle},
-};
+use dengine::node::metrics::LOG_SYNC_SECONDS;
+use dengine::telemetry::{self, PrometheusHandle};
 
 /// Counts the `fdatasync` calls of all logs, as the members' own metric does.
 pub(crate) struct Syncs(PrometheusHandle);
@@ -37,7 +35,8 @@ mod tests {
 
     #[test]
     fn the_metric_is_found_by_its_name() {
-        let text = "# TYPE dengine_log_sync_seconds histogram\ndengine_log_sync_seconds_sum 0.1\ndengine_log_sync_seconds_count 42\n";
+        let text = "# TYPE dengine_log_sync_seconds histogram\ndengine_log_sync_seconds_sum \
+            0.1\ndengine_log_sync_seconds_count 42\n";
         assert_eq!((count_in(text), count_in("")), (42, 0));
     }
 }

@@ -2,10 +2,8 @@
 //! means the same load in the tool, in a `DEngineBenchmark` and in a report, so that two results
 //! can be put side by side.
 
-use crate::results::{
-    ReadConsistency::{self, Eventual, Lease, Linearizable},
-    Shape, Workload,
-};
+use crate::results::ReadConsistency::{self, Eventual, Lease, Linearizable};
+use crate::results::{Shape, Workload};
 
 /// Bytes of each key of a named workload, unless its profile is about another size.
 pub const KEY_SIZE: u32 = 8;
@@ -89,7 +87,8 @@ pub const BASIC: &str = "basic";
 /// Every profile. A goal stands beside the load for which issue and README promise it.
 #[rustfmt::skip]
 pub const PROFILES: [Profile; 7] = [
-    Profile { name: "standard", about: "the six workloads of d-engine's report: one client, then 1000 over 200 connections", workloads: &[
+    Profile { name: "standard", about: "the six workloads of d-engine's report: one client, then \
+        1000 over 200 connections", workloads: &[
         // name                 does              conns clients    total      keys            goal
         workload("single-write",      Put,                  1,      1,     10_000, InOrder,           Some(4.0)),
         workload("write",             Put,                200,  1_000,    100_000, InOrder,           Some(7.0)),
@@ -106,7 +105,8 @@ pub const PROFILES: [Profile; 7] = [
         workload("eventual-read",     Get(Eventual),      200,  1_000,     20_000, InOrder,           Some(8.0)),
         workload("hot-key-read",      Get(Linearizable),  200,  1_000,     20_000, OutOf(10),         Some(8.0)),
     ]},
-    Profile { name: "small", about: "the earlier shape of that report: 100 clients over 10 connections", workloads: &[
+    Profile { name: "small", about: "the earlier shape of that report: 100 clients over 10 \
+        connections", workloads: &[
         workload("single-write",      Put,                  1,      1,     10_000, InOrder,           Some(4.0)),
         workload("write",             Put,                 10,    100,    100_000, InOrder,           None),
         workload("linearizable-read", Get(Linearizable),   10,    100,    100_000, InOrder,           None),
@@ -114,13 +114,15 @@ pub const PROFILES: [Profile; 7] = [
         workload("eventual-read",     Get(Eventual),       10,    100,    100_000, InOrder,           None),
         workload("hot-key-read",      Get(Linearizable),   10,    100,    100_000, OutOf(10),         None),
     ]},
-    Profile { name: "dense", about: "1000 clients over 10 connections: what sharing a connection gains", workloads: &[
+    Profile { name: "dense", about: "1000 clients over 10 connections: what sharing a connection \
+        gains", workloads: &[
         workload("write",             Put,                 10,  1_000,    100_000, InOrder,           None),
         workload("linearizable-read", Get(Linearizable),   10,  1_000,    100_000, InOrder,           Some(12.0)),
         workload("lease-read",        Get(Lease),          10,  1_000,    100_000, InOrder,           None),
         workload("eventual-read",     Get(Eventual),       10,  1_000,    100_000, InOrder,           None),
     ]},
-    Profile { name: "basic", about: "one client and many, reads beside writes, and watches; also one by one with --workload", workloads: &[
+    Profile { name: "basic", about: "one client and many, reads beside writes, and watches; also \
+        one by one with --workload", workloads: &[
         workload("seq-put",           Put,                  1,      1,      5_000, InOrder,           None),
         workload("par-put",           Put,                 10,    100,     50_000, InOrder,           None),
         workload("seq-get",           Get(Linearizable),    1,      1,     10_000, OutOf(10_000),     None),
@@ -129,7 +131,8 @@ pub const PROFILES: [Profile; 7] = [
         workload("watch",             Watch(1),            10,    100,     50_000, OutOf(100),        None),
         workload("watch-fan-out",     Watch(100),          10,      1,      2_000, OutOf(1),          None),
     ]},
-    Profile { name: "t4", about: "the sizes of T4's suite: 50,000 requests, 64-byte keys, 16 clients, half reads in mixed", workloads: &[
+    Profile { name: "t4", about: "the sizes of T4's suite: 50,000 requests, 64-byte keys, 16 \
+        clients, half reads in mixed", workloads: &[
         t4(workload("seq-put",        Put,                  1,      1,     50_000, InOrder,           None)),
         t4(workload("par-put",        Put,                 16,     16,     50_000, InOrder,           None)),
         t4(workload("seq-get",        Get(Linearizable),    1,      1,     50_000, InOrder,           None)),
@@ -137,7 +140,8 @@ pub const PROFILES: [Profile; 7] = [
         t4(workload("mixed",          Mixed(50),           16,     16,     50_000, OutOf(50_000),     None)),
         t4(workload("watch",          Watch(1),             1,      1,     50_000, OutOf(1),          None)),
     ]},
-    Profile { name: "growth", about: "the loaded workloads on ten million keys; filling them takes minutes", workloads: &[
+    Profile { name: "growth", about: "the loaded workloads on ten million keys; filling them takes \
+        minutes", workloads: &[
         workload("linearizable-read", Get(Linearizable),  200,  1_000,    100_000, OutOf(10_000_000), None),
         workload("eventual-read",     Get(Eventual),      200,  1_000,    100_000, OutOf(10_000_000), None),
         workload("mixed",             Mixed(50),          200,  1_000,    100_000, OutOf(10_000_000), None),

@@ -8,20 +8,14 @@ mod values;
 
 use std::path::{Path, PathBuf};
 
-use clap::{
-    Args, Parser, Subcommand,
-    builder::{PossibleValue, PossibleValuesParser},
-};
-use dengine_bench_model::{
-    profiles::{self, PROFILES},
-    results::{ReadConsistency, Shape, Workload},
-};
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{Args, Parser, Subcommand};
+use dengine_bench_model::profiles::{self, PROFILES};
+use dengine_bench_model::results::{ReadConsistency, Shape, Workload};
 
+pub use self::options::{FileOptions, LoadOptions, Options, ResultOptions};
+pub use self::values::{ProtocolArg, WarmUp, WireArg};
 use self::values::{parse_consistency, parse_workload};
-pub use self::{
-    options::{FileOptions, LoadOptions, Options, ResultOptions},
-    values::{ProtocolArg, WarmUp, WireArg},
-};
 
 const ABOUT: &str = "Measures a DEngine or etcd cluster, and puts results side by side.
 
@@ -29,8 +23,8 @@ Every client has one request in flight and wants its next one in the moment the 
 answered; a latency runs from when its request was wanted to its answer, whatever it waited for in \
 between. All clients work at once, spread evenly over the connections, and the connections evenly \
 over the endpoints. DEngine's client then sends writes and lease reads over those that lead to the \
-leader; etcd's sends everything over its own connection, wherever that leads. With --target-leader, \
-all connections lead to the leader, for either.
+leader; etcd's sends everything over its own connection, wherever that leads. With \
+--target-leader, all connections lead to the leader, for either.
 
 Before the measurement: a health check, for reads the key space is filled, then a warm-up. None \
 of them counts.";
@@ -41,12 +35,16 @@ Examples:
     dengine-bench put --conns 1 --clients 1 --total 10000
 
   Many clients against three members, result as JSON
-    dengine-bench put --endpoints a:4100,b:4100,c:4100 --conns 200 --clients 1000 --total 200000 --json result.json
+    dengine-bench put --endpoints a:4100,b:4100,c:4100 --conns 200 --clients 1000 --total 200000 \
+    --json result.json
 
   Linearizable, then lease, then eventual reads of 10,000 keys
-    dengine-bench range --consistency linearizable --conns 10 --clients 100 --total 100000 --key-space 10000
-    dengine-bench range --consistency lease --conns 10 --clients 100 --total 100000 --key-space 10000
-    dengine-bench range --consistency eventual --conns 10 --clients 100 --total 100000 --key-space 10000
+    dengine-bench range --consistency linearizable --conns 10 --clients 100 --total 100000 \
+    --key-space 10000
+    dengine-bench range --consistency lease --conns 10 --clients 100 --total 100000 --key-space \
+    10000
+    dengine-bench range --consistency eventual --conns 10 --clients 100 --total 100000 --key-space \
+    10000
 
   A list of workloads that has a name, against DEngine and against etcd, side by side
     dengine-bench run --profile standard --json dengine.json
@@ -60,7 +58,8 @@ Examples:
 
   Several runs in one file, and a table of them
     dengine-bench run --workload seq-put,par-put --system DEngine --jsonl results.jsonl
-    dengine-bench run --workload seq-put,par-put --system etcd --jsonl results.jsonl --protocol etcd --endpoints 127.0.0.1:2379
+    dengine-bench run --workload seq-put,par-put --system etcd --jsonl results.jsonl --protocol \
+    etcd --endpoints 127.0.0.1:2379
     dengine-bench compare results.jsonl
 
   5000 requests a second for a minute, answered or not (open loop)
@@ -180,7 +179,13 @@ pub struct CompareArgs {
     pub baseline: Option<PathBuf>,
     /// How much lower the throughput, and how much higher the servers' CPU time per request, may be
     /// than the baseline's, such as 10%
-    #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = parse::percent, requires = "baseline")]
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value = "10%",
+        value_parser = parse::percent,
+        requires = "baseline",
+    )]
     pub budget: f64,
     /// The same for the 99th percentile of the latency, which is noisier; without it, it is not
     /// judged

@@ -1,9 +1,7 @@
 //! Flags that every measurement takes, and how their values are read.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use dengine_bench_model::results::{Shape, Wire};

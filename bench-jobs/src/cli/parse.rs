@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use clap::{Command as Parser, CommandFactory, FromArgMatches, error::ErrorKind};
+use clap::error::ErrorKind;
+use clap::{Command as Parser, CommandFactory, FromArgMatches};
 use dengine_bench_model::results::{Protocol, ReadConsistency, Shape, Workload};
 
 use super::{Cli, Command, LoadOptions, ProtocolArg, RunArgs, Task};

@@ -3,7 +3,8 @@ use std::time::Duration;
 use clap::{CommandFactory, FromArgMatches};
 use dengine_bench_model::results::Workload;
 
-use super::{values::parse_duration, *};
+use super::values::parse_duration;
+use super::*;
 
 fn parse(line: &str) -> Result<Cli, clap::Error> {
     let matches = parse::parser().try_get_matches_from(line.split(' '))?;

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use dengine_bench_model::{
-    profiles::{BASIC, profile, workload_named},
-    results::{Protocol, ReadConsistency},
-};
+use dengine_bench_model::profiles::{BASIC, profile, workload_named};
+use dengine_bench_model::results::{Protocol, ReadConsistency};
 
 /// Longest `--key-prefix`.
 const KEY_PREFIX_BYTES_MAX: usize = 128;

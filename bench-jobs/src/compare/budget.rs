@@ -2,10 +2,8 @@
 
 use dengine_bench_model::results::Report;
 
-use super::{
-    Cell, Named, cell,
-    columns::{self, Column},
-};
+use super::columns::{self, Column};
+use super::{Cell, Named, cell};
 
 /// How much worse than the baseline a number may be; 0.1 is ten percent.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,7 @@
 //! The numbers that are compared, and how a ratio of two of them reads.
 
-use dengine_bench_model::{
-    profiles::{self, NamedWorkload},
-    results::RunResult,
-};
+use dengine_bench_model::profiles::{self, NamedWorkload};
+use dengine_bench_model::results::RunResult;
 
 use super::{Named, Row};
 

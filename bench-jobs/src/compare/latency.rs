@@ -1,14 +1,13 @@
 //! The latencies of all systems: a line for each of them, and below it how many times better the
 //! first one is.
 
-use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
+use comfy_table::presets::ASCII_MARKDOWN;
+use comfy_table::{CellAlignment, Table};
 use dengine_bench_model::results::RunResult;
 
-use super::{
-    Cell, Named, Row,
-    columns::{self, P99},
-    table::{clients, instead},
-};
+use super::columns::{self, P99};
+use super::table::{clients, instead};
+use super::{Cell, Named, Row};
 use crate::summary;
 
 /// A line for each system that has numbers, and for each that has a reason to have none.

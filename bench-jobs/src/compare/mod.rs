@@ -6,12 +6,14 @@ pub mod columns;
 mod latency;
 mod table;
 
-use std::{collections::HashSet, path::Path};
+use std::collections::HashSet;
+use std::path::Path;
 
 use anyhow::bail;
 use dengine_bench_model::results::{ReadConsistency, Report, RunResult, Shape};
 
-use crate::{cli::CompareArgs, files, summary};
+use crate::cli::CompareArgs;
+use crate::{files, summary};
 
 /// What `compare` has to say.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,13 +1,11 @@
 //! The comparison as text.
 
-use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
+use comfy_table::presets::ASCII_MARKDOWN;
+use comfy_table::{CellAlignment, Table};
 use dengine_bench_model::results::Protocol;
 
-use super::{
-    Cell, Named, Row,
-    columns::{self, Column},
-    latency, rows,
-};
+use super::columns::{self, Column};
+use super::{Cell, Named, Row, latency, rows};
 use crate::summary::{grouped, heading};
 
 /// One table for each number that at least one report has.
@@ -141,7 +139,9 @@ fn notes(rows: &[Row<'_>]) -> String {
         .flat_map(|row| &row.cells)
         .any(|cell| matches!(cell, Cell::Substitute(_)));
     if substituted {
-        "\n¹ unsupported there: it has no lease reads, and this is its linearizable read of the same load\n".to_owned()
+        "\n¹ unsupported there: it has no lease reads, and this is its linearizable read of the \
+         same load\n"
+            .to_owned()
     } else {
         String::new()
     }

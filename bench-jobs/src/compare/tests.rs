@@ -1,10 +1,9 @@
-use dengine_bench_model::{
-    profiles,
-    results::{IdleServers, LatencyUs, Protocol, ServerUse, Wire},
-};
+use dengine_bench_model::profiles;
+use dengine_bench_model::results::{IdleServers, LatencyUs, Protocol, ServerUse, Wire};
 use expect_test::expect;
 
-use super::{budget::Budget, *};
+use super::budget::Budget;
+use super::*;
 use crate::outcome::tests as sample;
 
 /// A report of the profile `standard` in which every workload has the same numbers.

@@ -1,20 +1,19 @@
 //! One client: a loop that sends its requests one after the other.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use dengine_bench_model::results::ReadConsistency;
-use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
 use tokio::time::{sleep, timeout};
 
-use super::{Operation, Plan, numbers, pace::Schedule, recorder::Recorder};
-use crate::{
-    keys::ClientKeys,
-    target::{Events, Way},
-};
+use super::pace::Schedule;
+use super::recorder::Recorder;
+use super::{Operation, Plan, numbers};
+use crate::keys::ClientKeys;
+use crate::target::{Events, Way};
 
 /// A client waits so long after a failure, so that a dead target is not hammered.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(10);

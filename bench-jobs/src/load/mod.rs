@@ -9,24 +9,23 @@ mod client;
 mod pace;
 mod recorder;
 
-use std::{
-    future::Future,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use dengine_bench_model::results::ReadConsistency;
 use hdrhistogram::Histogram;
-use tokio::{sync::watch, task::JoinSet};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
+use self::client::Client;
+use self::pace::Pace;
+use self::recorder::Recorder;
 pub use self::recorder::histogram;
-use self::{client::Client, pace::Pace, recorder::Recorder};
-use crate::{
-    keys::{self, Keys},
-    progress::Progress,
-    target::Way,
-};
+use crate::keys::{self, Keys};
+use crate::progress::Progress;
+use crate::target::Way;
 
 /// A run that fails so often has failed; going on would only load a cluster in trouble.
 pub const ERRORS_MAX: u64 = 1_000;
@@ -194,7 +193,8 @@ async fn run_clients<W: Way>(
                 // Each client that is left has one request in flight, whose end nobody will see.
                 let in_flight = tasks.len() as u64;
                 tasks.shutdown().await;
-                recorder.fail_many(in_flight, format!("{reason}; {in_flight} requests were in flight"));
+                recorder.fail_many(in_flight, format!("{reason}; {in_flight} requests were in \
+                    flight"));
                 return Instant::now();
             }
         }
@@ -211,7 +211,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn the_total_is_distributed_exactly_and_evenly(clients in 1..200_u64, total in 0..5_000_u64) {
+        fn the_total_is_distributed_exactly_and_evenly(clients in 1..200_u64,
+                                                       total in 0..5_000_u64) {
             let mut all: Vec<u64> = Vec::new();
             let mut shares = Vec::new();
             for client in 0..clients {

@@ -8,14 +8,10 @@
 //! microseconds. So a thread sleeps from one request to the next (to about 60 µs, which count too)
 //! and wakes its client.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 

@@ -1,14 +1,10 @@
 //! What all clients of a load report to: latencies in one histogram per worker thread, failures
 //! counted apart.
 
-use std::{
-    cell::Cell,
-    sync::{
-        Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 

@@ -9,10 +9,8 @@ mod view;
 use anyhow::Context;
 use askama::Template as _;
 
-use crate::{
-    cli::ReportArgs,
-    compare::{self, Named},
-};
+use crate::cli::ReportArgs;
+use crate::compare::{self, Named};
 
 /// Writes the page that the command line asks for.
 ///

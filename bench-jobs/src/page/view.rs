@@ -4,14 +4,9 @@ use askama::Template;
 use dengine_bench_model::results::RunResult;
 
 use super::chart::{self, Axes, Tick};
-use crate::{
-    compare::{
-        Cell, Named, Row,
-        columns::{self, SERVER_CPU, THROUGHPUT},
-        rows,
-    },
-    summary::{counted, engine, grouped, load_in_words, machine_in_words, whole},
-};
+use crate::compare::columns::{self, SERVER_CPU, THROUGHPUT};
+use crate::compare::{Cell, Named, Row, rows};
+use crate::summary::{counted, engine, grouped, load_in_words, machine_in_words, whole};
 
 #[derive(Template)]
 #[template(path = "report.html")]

@@ -14,18 +14,15 @@ use dengine_bench_model::results::{
 use jiff::Timestamp;
 
 use self::prepare::{Filled, Prepared};
-use crate::{
-    cli::{Cli, Options, Task},
-    cut::Cut,
-    folder,
-    keys::{self, Keys, Order},
-    load::{self, Measured, Operation, Plan},
-    machine,
-    outcome::{self, Frame, Verdict},
-    progress::Progress,
-    servers::Servers,
-    target::{self, Facts, Target},
-};
+use crate::cli::{Cli, Options, Task};
+use crate::cut::Cut;
+use crate::keys::{self, Keys, Order};
+use crate::load::{self, Measured, Operation, Plan};
+use crate::outcome::{self, Frame, Verdict};
+use crate::progress::Progress;
+use crate::servers::Servers;
+use crate::target::{self, Facts, Target};
+use crate::{folder, machine};
 
 /// Longest time from the end of `--timeout` to that of the program: that of deleting, and for
 /// posting the result as much again.

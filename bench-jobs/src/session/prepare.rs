@@ -7,13 +7,11 @@ use dengine_bench_model::results::{Preload, ReadConsistency, Shape, Workload};
 use tokio::time::{sleep, timeout};
 
 use super::Session;
-use crate::{
-    cli::WarmUp,
-    keys::{self, Order},
-    load::{Measured, Operation, Plan},
-    outcome::Frame,
-    target::{Connect, Facts, Target, Way as _},
-};
+use crate::cli::WarmUp;
+use crate::keys::{self, Order};
+use crate::load::{Measured, Operation, Plan};
+use crate::outcome::Frame;
+use crate::target::{Connect, Facts, Target, Way as _};
 
 /// Clients that fill the key space: enough to batch well, few enough not to overload.
 const PRELOAD_CLIENTS: u64 = 256;

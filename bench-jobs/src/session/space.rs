@@ -3,7 +3,9 @@
 use anyhow::{Context, Result, bail};
 use dengine_bench_model::results::{Shape, Workload};
 
-use crate::{cli::Task, keys, target::Room};
+use crate::cli::Task;
+use crate::keys;
+use crate::target::Room;
 
 /// What a record takes beside its key and value: in the log, and as a version in the store.
 const RECORD_BYTES: u64 = 64;
@@ -89,8 +91,8 @@ fn writes(shape: &Shape, repeat: u32) -> u64 {
 /// Refuses what would fill the disk of the member that has the least room, and what may.
 pub(super) fn check(need: Need, room: Result<Option<Room>>) -> Result<()> {
     let room = room.context(
-        "nothing was written: whether this run has room is not known, for not every member can be asked (--ignore-space \
-         begins anyway)",
+        "nothing was written: whether this run has room is not known, for not every member can be \
+         asked (--ignore-space begins anyway)",
     )?;
     let Some(room) = room else { return Ok(()) };
     let needed = need.bytes(&room);
@@ -98,8 +100,9 @@ pub(super) fn check(need: Need, room: Result<Option<Room>>) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "nothing was written: this run needs about {} on each member, and {} has {} left before it refuses writes; use \
-         fewer keys (--key-space, --total) or smaller values, another profile, or larger volumes",
+        "nothing was written: this run needs about {} on each member, and {} has {} left before it \
+         refuses writes; use fewer keys (--key-space, --total) or smaller values, another profile, \
+         or larger volumes",
         mebibytes(needed),
         room.member,
         mebibytes(room.bytes)

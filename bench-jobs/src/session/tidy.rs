@@ -2,16 +2,15 @@
 //! runs that were killed. In pieces, so that no request deletes much, and for a time that grows
 //! with the keys and has a bound: what is left then is told of, and left to a later run.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 use tokio::time::timeout;
 
-use crate::{
-    folder, keys,
-    target::{Lane, NotDeleted},
-};
+use crate::target::{Lane, NotDeleted};
+use crate::{folder, keys};
 
 /// Keys that one request deletes.
 const PIECE_KEYS: u64 = 1_000;

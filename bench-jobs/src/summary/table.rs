@@ -1,6 +1,7 @@
 //! All workloads of a run in a table, and each repetition in another.
 
-use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
+use comfy_table::presets::ASCII_MARKDOWN;
+use comfy_table::{CellAlignment, Table};
 use dengine_bench_model::results::{LatencyUs, Repetition, Report, RunResult, Workload};
 
 use super::{grouped, heading, load_in_words, machine_in_words, whole};

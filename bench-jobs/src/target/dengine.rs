@@ -1,13 +1,15 @@
 //! DEngine's own protocol, through `dengine-client`.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use dengine_bench_model::results::{ReadConsistency, Wire};
+use dengine_client::proto::MembersResponse;
 use dengine_client::{
     AdminClient, AdminOptions, Client, ClientOptions, Consistency, Error, KeyRange, RangeQuery,
-    RetryPolicy, Watch, WatchUpdate, proto::MembersResponse,
+    RetryPolicy, Watch, WatchUpdate,
 };
 
 use super::{Connect, Facts, Found, Leader, NotDeleted, Room, one_cluster};

@@ -4,7 +4,8 @@
 mod dengine;
 mod etcd;
 
-use std::{future::Future, time::Duration};
+use std::future::Future;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;

@@ -5,18 +5,16 @@
 
 mod disk;
 
-use std::{
-    process::{Output, Stdio},
-    time::Duration,
-};
+use std::process::{Output, Stdio};
+use std::time::Duration;
 
-use dengine_bench_model::{
-    profiles,
-    results::{Report, RunResult, Shape},
-};
+use dengine_bench_model::profiles;
+use dengine_bench_model::results::{Report, RunResult, Shape};
 use dengine_fake_kv::{Load, Peer};
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::{process::Command, sync::Barrier, time::timeout};
+use tokio::process::Command;
+use tokio::sync::Barrier;
+use tokio::time::timeout;
 
 /// For what would otherwise take an hour.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -214,7 +212,8 @@ async fn a_run_ends_with_its_time() {
 #[tokio::test]
 async fn a_watch_that_tells_nothing_fails_its_requests() {
     let peer = Peer::under(Load::default()).await;
-    let arguments = "run --workload watch --clients 2 --total 2 --warm-up 0 --key-space 2 --timeout 1h --request-timeout 500ms";
+    let arguments = "run --workload watch --clients 2 --total 2 --warm-up 0 --key-space 2 \
+        --timeout 1h --request-timeout 500ms";
     let ended = timeout(PATIENCE, result(&peer.address, arguments)).await;
     let (status, result, summary) = ended.expect("each request ends with its time");
     assert_eq!((status, result.errors), (1, 2), "{summary}");
@@ -420,7 +419,8 @@ async fn several_workloads_go_into_one_file_of_lines_and_one_table() {
     // As T4's script does: a call for each system, and repeated calls append.
     for system in ["T4", "etcd", "etcd"] {
         let arguments = format!(
-            "run --workload seq-put,par-put --total 200 --system {system} --scenario single --jsonl {lines}"
+            "run --workload seq-put,par-put --total 200 --system {system} --scenario single \
+             --jsonl {lines}"
         );
         let ran = bench(&peer.address, &arguments).await;
         assert_eq!(ran.status, 0, "{}", ran.stderr);

@@ -1,7 +1,8 @@
 //! Writes the CustomResourceDefinitions into a directory: `crdgen crds/yaml`.
 
+use std::error::Error;
 use std::path::PathBuf;
-use std::{env, error::Error, fs};
+use std::{env, fs};
 
 use dengine_crds::definitions;
 

@@ -8,24 +8,19 @@
 mod options;
 mod servers;
 
-use std::{
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use dengine_local_kubernetes::{programs, progress::Step};
-use tokio::{
-    process::Command,
-    signal::unix::{SignalKind, signal},
-};
+use dengine_local_kubernetes::programs;
+use dengine_local_kubernetes::progress::Step;
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
 
 pub use self::options::Options;
-use self::{
-    options::{Durability, Scenario, System},
-    servers::{Dengine, Servers},
-};
+use self::options::{Durability, Scenario, System};
+use self::servers::{Dengine, Servers};
 
 /// How long a system may take to come up.
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -43,7 +38,8 @@ pub async fn run(options: &Options) -> Result<()> {
     // Dropping the run ends every process that it started.
     tokio::select! {
         done = measure(options) => done,
-        _ = interrupted.recv() => bail!("interrupted; everything that was started has been stopped"),
+        _ = interrupted.recv() => bail!("interrupted; everything that was started has been \
+            stopped"),
         _ = terminated.recv() => bail!("terminated; everything that was started has been stopped"),
     }
 }
@@ -226,7 +222,8 @@ impl Bench<'_> {
         let _folder = Emptied(&self.results);
         let servers = self.start(scenario, system).await?;
         print(&format!(
-            "{} listens. Load it from another terminal:\n  {} run --profile quick --protocol {} --endpoints {} --server-pid {}\n\
+            "{} listens. Load it from another terminal:\n  {} run --profile quick --protocol {} \
+             --endpoints {} --server-pid {}\n\
              Ctrl-C ends it and deletes its data.",
             system.label(),
             self.programs.tool.display(),
@@ -307,8 +304,8 @@ fn warn_if_unlike(options: &Options) {
     if options.durability == Durability::MemoryFirst && needs_etcd(options) {
         let step = Step::start("The systems do not promise the same");
         step.done(
-            "DEngine acknowledges writes from memory, etcd from its disks: no ratio of writes is a comparison; \
-             --system dengine (SYSTEM=dengine) leaves etcd out",
+            "DEngine acknowledges writes from memory, etcd from its disks: no ratio of writes is a \
+             comparison; --system dengine (SYSTEM=dengine) leaves etcd out",
         );
     }
 }

@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
-use clap::{
-    Args, Parser as _, ValueEnum,
-    builder::{PossibleValue, PossibleValuesParser},
-};
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{Args, Parser as _, ValueEnum};
 use dengine_bench_model::profiles::PROFILES;
 
 /// Flags of the tool that are about a target, which the embedded load does not have.
@@ -204,14 +202,16 @@ impl Options {
         if self.baseline.is_some() {
             ensure!(
                 scenarios.len() == 1 && self.system.contains(&System::Dengine),
-                "--baseline is about DEngine in one scenario: give one --scenario, and dengine as a --system"
+                "--baseline is about DEngine in one scenario: give one --scenario, and dengine as \
+                 a --system"
             );
         }
         if self.serve {
             let one = scenarios.len() == 1 && self.systems(scenarios[0]).len() == 1;
             ensure!(
                 one && scenarios[0] != Scenario::Embedded,
-                "--serve starts one system: give one --scenario (single or cluster) and one --system"
+                "--serve starts one system: give one --scenario (single or cluster) and one \
+                 --system"
             );
             return Ok(());
         }

@@ -1,14 +1,13 @@
 //! The members of one system as processes of this machine. They end when this is dropped, and also
 //! when this process is killed: the kernel is told to end them with their parent.
 
-use std::{
-    net::TcpListener,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
-use dengine_local_kubernetes::{progress::Step, shell};
+use dengine_local_kubernetes::progress::Step;
+use dengine_local_kubernetes::shell;
 
 use super::START_PATIENCE;
 

@@ -1,22 +1,19 @@
 //! `kubectl dengine put`, `get`, `watch` and their like from outside of Kubernetes, through
 //! forwarded ports, while every pod of the cluster is deleted once.
 
-use std::{process::Stdio, time::Duration};
+use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dengine_local_kubernetes::shell;
 use k8s_openapi::api::core::v1::Pod;
-use tokio::{
-    io::{AsyncBufReadExt as _, BufReader, Lines},
-    process::{Child, ChildStdout, Command},
-    time::{Instant, sleep, timeout},
-};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::{
-    load::say,
-    plugin::{dengine, dengine_command},
-    support::{READY_PATIENCE, World, test},
-};
+use crate::load::say;
+use crate::plugin::{dengine, dengine_command};
+use crate::support::{READY_PATIENCE, World, test};
 
 /// Between two tries of a write.
 const PAUSE: Duration = Duration::from_millis(500);

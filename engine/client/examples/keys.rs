@@ -14,7 +14,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let endpoints = env::args()
         .nth(1)
         .unwrap_or_else(|| "127.0.0.1:4100".to_owned());
-    // Any of the members will do: the client finds the leader, and goes on with the others if one fails.
+    // Any of the members will do: the client finds the leader, and goes on with the others if one
+    // fails.
     let client = Client::connect(endpoints.split(',')).await?;
 
     let put = client.put("color", "blue").await?;

@@ -1,18 +1,21 @@
 //! Calls to the Admin service of one member. Thin on purpose: whoever changes a cluster decides
 //! itself what to repeat, so nothing is retried here.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
 
-use dengine_protocol::v1::{self, admin_client::AdminClient as Generated};
-use tokio::{sync::OnceCell, time::timeout};
-use tonic::{Code, Request, Response, Status, transport::Channel};
+use dengine_protocol::v1::admin_client::AdminClient as Generated;
+use dengine_protocol::v1::{self};
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
 
-use crate::{
-    error::{Error, Failure, Result},
-    options::check_timeout,
-    policy::Operation,
-    pool::{RESPONSE_BYTES_MAX, connect, endpoint},
-};
+use crate::error::{Error, Failure, Result};
+use crate::options::check_timeout;
+use crate::policy::Operation;
+use crate::pool::{RESPONSE_BYTES_MAX, connect, endpoint};
 
 /// How an [`AdminClient`] connects and waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +40,9 @@ impl Default for AdminOptions {
 /// Every call that changes something is idempotent on the server (a transfer of leadership aside),
 /// so an [`Error::UnknownOutcome`] may be answered by calling again.
 ///
-/// Connects to the member's admin port, or to its client port: that answers [`status`](Self::status) and
-/// [`members`](Self::members), and says where the admin port is, to which this then goes for everything else.
+/// Connects to the member's admin port, or to its client port: that answers
+/// [`status`](Self::status) and [`members`](Self::members), and says where the admin port is, to
+/// which this then goes for everything else.
 ///
 /// ```no_run
 /// use dengine_client::AdminClient;
@@ -126,7 +130,8 @@ impl AdminClient {
     /// What the member knows of itself; answered without the leader.
     ///
     /// # Errors
-    /// `Unavailable` or `Timeout` if the member cannot answer; `Refused` if this is another of its ports.
+    /// `Unavailable` or `Timeout` if the member cannot answer; `Refused` if this is another of its
+    /// ports.
     pub async fn status(&self) -> Result<v1::StatusResponse> {
         let request = self.request(v1::StatusRequest {});
         self.call(Operation::Read, self.inner.clone().status(request))
@@ -137,7 +142,8 @@ impl AdminClient {
     /// The members of the cluster with the leader's view of their progress.
     ///
     /// # Errors
-    /// `Unavailable` while no leader is known or no quorum confirms it; `Refused` if this is another of its ports.
+    /// `Unavailable` while no leader is known or no quorum confirms it; `Refused` if this is
+    /// another of its ports.
     pub async fn members(&self) -> Result<v1::MembersResponse> {
         let request = self.request(v1::MembersRequest {});
         self.call(Operation::Read, self.inner.clone().members(request))
@@ -250,7 +256,8 @@ impl AdminClient {
     }
 }
 
-/// Every member has always served these calls, where it serves any of `Admin`. Who does not says so by a code without words.
+/// Every member has always served these calls, where it serves any of `Admin`. Who does not says so
+/// by a code without words.
 fn at_another_port(error: Error) -> Error {
     match error {
         Error::Refused {
@@ -258,7 +265,10 @@ fn at_another_port(error: Error) -> Error {
             ..
         } => Error::Refused {
             code,
-            message: "there is no Admin at this port, as there is none at those for peers and for probes: name the member's admin port (--listen-admin, 4103 unless set) or its port for clients (--listen-client, 4100 unless set)".to_owned(),
+            message: "there is no Admin at this port, as there is none at those for peers and for \
+                probes: name the member's admin port (--listen-admin, 4103 unless set) or its port \
+                for clients (--listen-client, 4100 unless set)"
+                .to_owned(),
         },
         other => other,
     }

@@ -1,15 +1,15 @@
 //! Batches: several operations as one, after comparisons.
 
-use std::{cmp::Ordering, time::Duration};
+use std::cmp::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
-use dengine_protocol::v1::{self, compare::Relation, compare::Target, operation, operation_result};
+use dengine_protocol::v1::compare::{Relation, Target};
+use dengine_protocol::v1::{self, operation, operation_result};
 
-use crate::{
-    error::{Error, Result},
-    policy::Operation as Kind,
-    types::{Answer, Header, KeyRange, KeyValue, all, ttl_ms},
-};
+use crate::error::{Error, Result};
+use crate::policy::Operation as Kind;
+use crate::types::{Answer, Header, KeyRange, KeyValue, all, ttl_ms};
 
 /// Compares, and then does one of two lists of operations: all of it at once, at one revision.
 ///
@@ -73,7 +73,8 @@ impl Compare {
         Self::version(key, Ordering::Equal, 0)
     }
 
-    /// How often the key was changed since its creation relates so to `version`; 0: it does not exist.
+    /// How often the key was changed since its creation relates so to `version`; 0: it does not
+    /// exist.
     pub fn version(key: impl Into<Bytes>, relation: Ordering, version: u64) -> Self {
         Self::new(key, wire(relation), Target::Version(version))
     }
@@ -162,14 +163,14 @@ impl Operation {
         }))
     }
 
-    /// Reads a key. All reads of one batch return about 4 MiB together: [`OperationResult::Get`] says whether this one was
-    /// reached by that.
+    /// Reads a key. All reads of one batch return about 4 MiB together: [`OperationResult::Get`]
+    /// says whether this one was reached by that.
     pub fn get(key: impl Into<Bytes>) -> Self {
         Self::range(KeyRange::key(key), 0)
     }
 
-    /// Reads a range, at most so many keys of it; 0 leaves it to the server's bound, which all reads of one batch share: about
-    /// 4 MiB of keys and values.
+    /// Reads a range, at most so many keys of it; 0 leaves it to the server's bound, which all
+    /// reads of one batch share: about 4 MiB of keys and values.
     pub fn range(range: KeyRange, limit: u32) -> Self {
         Operation(operation::Operation::Get(operation::Get {
             key: range.start,
@@ -199,7 +200,8 @@ impl Operation {
 /// Answer to a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchResult {
-    /// `header.revision` is the revision that the batch took, or the current one if it changed nothing.
+    /// `header.revision` is the revision that the batch took, or the current one if it changed
+    /// nothing.
     pub header: Header,
     /// Whether the comparisons held, and so which list was done.
     pub succeeded: bool,
@@ -226,11 +228,13 @@ pub enum OperationResult {
     Get {
         /// In ascending order of keys.
         kvs: Vec<KeyValue>,
-        /// Whether the range holds more keys than were returned: its limit was reached, or what all reads of one batch may return
-        /// together, about 4 MiB. The reads before this one may have taken all of that. So no pair and `more`, as for a read of
-        /// one key, does not say that the key is absent: read it by a call of its own.
+        /// Whether the range holds more keys than were returned: its limit was reached, or what all
+        /// reads of one batch may return together, about 4 MiB. The reads before this one may have
+        /// taken all of that. So no pair and `more`, as for a read of one key, does not say that
+        /// the key is absent: read it by a call of its own.
         more: bool,
-        /// Keys in the whole range; `None` if there are more than were returned, unless only the count was asked for.
+        /// Keys in the whole range; `None` if there are more than were returned, unless only the
+        /// count was asked for.
         count: Option<u64>,
     },
 }

@@ -1,28 +1,24 @@
-//! One call: attempts over the pool's connections, as [`policy`](crate::policy) decides, until it is answered, must
-//! not be sent again, or its time is up.
+//! One call: attempts over the pool's connections, as [`policy`](crate::policy) decides, until it
+//! is answered, must not be sent again, or its time is up.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use dengine_protocol::{
-    KvCall,
-    v1::{SessionStamp, kv_client::KvClient},
-};
+use dengine_protocol::KvCall;
+use dengine_protocol::v1::SessionStamp;
+use dengine_protocol::v1::kv_client::KvClient;
 use tokio::time::sleep;
-use tonic::{Request, Status, transport::Channel};
+use tonic::transport::Channel;
+use tonic::{Request, Status};
 
-use crate::{
-    error::{Failure, Result},
-    options::{ClientOptions, Wire},
-    policy::{Attempts, End, Next, Operation, Position, Stamp, Target},
-    pool::{Link, Pool, RESPONSE_BYTES_MAX},
-    session::Ticket,
-    silence::Silence,
-    types::position,
-};
+use crate::error::{Failure, Result};
+use crate::options::{ClientOptions, Wire};
+use crate::policy::{Attempts, End, Next, Operation, Position, Stamp, Target};
+use crate::pool::{Link, Pool, RESPONSE_BYTES_MAX};
+use crate::session::Ticket;
+use crate::silence::Silence;
+use crate::types::position;
 
 /// What the calls of a client and all its clones share.
 #[derive(Debug)]

@@ -1,25 +1,24 @@
 //! What an application calls; each call is one of the Kv service, with one deadline.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use dengine_protocol::{KvCall, v1};
 
-use crate::{
-    batch::{Batch, BatchResult},
-    call::{Call, Shared},
-    error::{Error, Result},
-    options::ClientOptions,
-    pages::Pages,
-    policy::{Operation, Position},
-    pool::Pool,
-    session::{Session, SessionOptions, Ticket},
-    types::{
-        Answer, CompactResult, Consistency, DeleteResult, Expected, GetResult, KeyRange,
-        PutOptions, PutResult, RangeQuery, RangeResult, SwapResult, get_request, ttl_ms,
-    },
-    watch::{Watch, WatchQuery},
+use crate::batch::{Batch, BatchResult};
+use crate::call::{Call, Shared};
+use crate::error::{Error, Result};
+use crate::options::ClientOptions;
+use crate::pages::Pages;
+use crate::policy::{Operation, Position};
+use crate::pool::Pool;
+use crate::session::{Session, SessionOptions, Ticket};
+use crate::types::{
+    Answer, CompactResult, Consistency, DeleteResult, Expected, GetResult, KeyRange, PutOptions,
+    PutResult, RangeQuery, RangeResult, SwapResult, get_request, ttl_ms,
 };
+use crate::watch::{Watch, WatchQuery};
 
 /// Reads and writes keys. Cheap to clone; clones share their connections, and what they have seen.
 #[derive(Clone, Debug)]
@@ -42,7 +41,8 @@ impl Client {
     /// are tried again when they are needed.
     ///
     /// # Errors
-    /// `InvalidOptions` for a bad endpoint or option; `Unavailable` if no endpoint could be reached.
+    /// `InvalidOptions` for a bad endpoint or option; `Unavailable` if no endpoint could be
+    /// reached.
     pub async fn connect_with<S: Into<String>>(
         endpoints: impl IntoIterator<Item = S>,
         options: ClientOptions,
@@ -67,9 +67,9 @@ impl Client {
         }
     }
 
-    /// A clone whose writes belong to a new session of the cluster: each takes effect exactly once, so one
-    /// that got no answer is sent again instead of ending as `UnknownOutcome`, as long as its time lasts.
-    /// The session is kept alive until the last clone is dropped.
+    /// A clone whose writes belong to a new session of the cluster: each takes effect exactly once,
+    /// so one that got no answer is sent again instead of ending as `UnknownOutcome`, as long as
+    /// its time lasts. The session is kept alive until the last clone is dropped.
     ///
     /// # Errors
     /// `Overloaded` if the cluster has as many sessions as it may.
@@ -91,26 +91,29 @@ impl Client {
         }
     }
 
-    /// The highest revision that this client and its clones have seen, and of which cluster: what their
-    /// session reads do not fall behind. Pass it on with a message, so that who gets it reads what you wrote.
+    /// The highest revision that this client and its clones have seen, and of which cluster: what
+    /// their session reads do not fall behind. Pass it on with a message, so that who gets it reads
+    /// what you wrote.
     #[must_use]
     pub fn position(&self) -> Position {
         self.shared.seen()
     }
 
-    /// From now on session reads do not fall behind `position` either, which somebody else has seen.
+    /// From now on session reads do not fall behind `position` either, which somebody else has
+    /// seen.
     pub fn saw(&self, position: Position) {
         self.shared.saw(position.cluster_id, position.revision);
     }
 
-    /// Forgets what was seen, for this client and its clones: their session reads begin anew. For a cluster that took the
-    /// place of another one, whose revisions say nothing of those that were seen; session reads say so with `Refused`.
+    /// Forgets what was seen, for this client and its clones: their session reads begin anew. For a
+    /// cluster that took the place of another one, whose revisions say nothing of those that were
+    /// seen; session reads say so with `Refused`.
     pub fn forget_position(&self) {
         self.shared.forget_position();
     }
 
-    /// How often this client and its clones sent a call again, over all calls so far: 0 while the cluster
-    /// is well.
+    /// How often this client and its clones sent a call again, over all calls so far: 0 while the
+    /// cluster is well.
     #[must_use]
     pub fn retries(&self) -> u64 {
         self.shared.retries()
@@ -193,8 +196,8 @@ impl Client {
         self.send_delete(range, false).await
     }
 
-    /// Deletes every key of a range, at one revision, and returns what they were. The server bounds how
-    /// much it returns, and refuses what would be more.
+    /// Deletes every key of a range, at one revision, and returns what they were. The server bounds
+    /// how much it returns, and refuses what would be more.
     ///
     /// # Errors
     /// As for [`delete`](Self::delete).
@@ -226,7 +229,8 @@ impl Client {
         self.compare_and_swap_with(key, expected, value, None).await
     }
 
-    /// Sets a key if it is as expected; with a time to live it expires so long after, and not sooner.
+    /// Sets a key if it is as expected; with a time to live it expires so long after, and not
+    /// sooner.
     ///
     /// # Errors
     /// As for [`compare_and_swap`](Self::compare_and_swap).
@@ -250,8 +254,8 @@ impl Client {
     /// Compares, and then does one of two lists of operations, all of it at once.
     ///
     /// # Errors
-    /// Any of [`Error`]; `UnknownOutcome` if the batch may or may not have taken effect. That the comparisons
-    /// did not hold is no error: see [`BatchResult::succeeded`].
+    /// Any of [`Error`]; `UnknownOutcome` if the batch may or may not have taken effect. That the
+    /// comparisons did not hold is no error: see [`BatchResult::succeeded`].
     pub async fn batch(&self, batch: Batch) -> Result<BatchResult> {
         self.write(batch.wire()).await
     }
@@ -298,8 +302,8 @@ impl Client {
         self.read(get).await
     }
 
-    /// Reads a range of keys in ascending order: as many as one answer may hold, and [`RangeResult::more`] says whether there
-    /// are more. [`Client::pages`] reads them all.
+    /// Reads a range of keys in ascending order: as many as one answer may hold, and
+    /// [`RangeResult::more`] says whether there are more. [`Client::pages`] reads them all.
     ///
     /// # Errors
     /// Any of [`Error`] but `UnknownOutcome`.
@@ -331,7 +335,8 @@ impl Client {
             .await
     }
 
-    /// A write takes its place in the session, if this client has one, and keeps it over all attempts.
+    /// A write takes its place in the session, if this client has one, and keeps it over all
+    /// attempts.
     async fn write<M, T>(&self, message: M) -> Result<T>
     where
         M: KvCall,

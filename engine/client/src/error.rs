@@ -6,10 +6,8 @@ use std::error::Error as StdError;
 use dengine_protocol::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA};
 use tonic::{Code, ConnectError, Status, TimeoutExpired};
 
-use crate::{
-    pipe::PipeError,
-    policy::{Code as CodeNumber, Failure as Proof, Operation},
-};
+use crate::pipe::PipeError;
+use crate::policy::{Code as CodeNumber, Failure as Proof, Operation};
 
 /// Result of a call to DEngine.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -63,8 +61,9 @@ pub enum Error {
         /// The server's words.
         message: String,
     },
-    /// Make room, or wait until somebody has: the disk of the member that leads is nearly full. Deletes and reads are served. It was
-    /// tried again for as long as a leader takes to hand over to a member with a better disk. Nothing was changed.
+    /// Make room, or wait until somebody has: the disk of the member that leads is nearly full.
+    /// Deletes and reads are served. It was tried again for as long as a leader takes to hand over
+    /// to a member with a better disk. Nothing was changed.
     #[error("low on space: {message}")]
     LowOnSpace {
         /// The server's words.
@@ -139,7 +138,8 @@ impl Error {
         }
     }
 
-    /// What a caller is told whose last attempt failed with this, when an earlier one may have taken effect.
+    /// What a caller is told whose last attempt failed with this, when an earlier one may have
+    /// taken effect.
     pub(crate) fn after_unknown(self) -> Self {
         match self {
             Error::UnknownOutcome { .. } => self,
@@ -168,8 +168,9 @@ pub(crate) struct Failure {
 impl Failure {
     /// Sorts a gRPC status by what it proves.
     ///
-    /// A status without a source was sent by the server, or stands for none; one with a source was made up by this
-    /// process from a transport error, and of those only a failed connect proves that nothing left.
+    /// A status without a source was sent by the server, or stands for none; one with a source was
+    /// made up by this process from a transport error, and of those only a failed connect proves
+    /// that nothing left.
     pub(crate) fn from_status(operation: Operation, status: &Status) -> Self {
         match local_cause(status) {
             None if is_of_nobody(status) => Self::lost(operation, status.message().to_owned()),
@@ -188,8 +189,9 @@ impl Failure {
         }
     }
 
-    /// The same of a call that was made alone: whatever stands in between may answer it in a member's place, after it has passed it on. So
-    /// only a member's word is proof that a write changed nothing.
+    /// The same of a call that was made alone: whatever stands in between may answer it in a
+    /// member's place, after it has passed it on. So only a member's word is proof that a write
+    /// changed nothing.
     pub(crate) fn from_unary(operation: Operation, status: &Status) -> Self {
         let promises = matches!(status.code(), Code::Unavailable | Code::ResourceExhausted);
         let is_proof = status.source().is_some() || is_a_members_word(status);
@@ -211,7 +213,8 @@ impl Failure {
         }
     }
 
-    /// The member has answered, with more than this client takes: a write was served, and a read would be again.
+    /// The member has answered, with more than this client takes: a write was served, and a read
+    /// would be again.
     fn unread(operation: Operation, status: &Status) -> Self {
         let message = format!("the answer is too large to be read: {}", status.message());
         let error = if operation.writes() {
@@ -255,8 +258,9 @@ impl Failure {
     }
 }
 
-/// Whether tonic made the status up, for an answer beyond the decoder's limit: it has no source then, and a code that
-/// means another thing in our API. This version begins its message so; members never do.
+/// Whether tonic made the status up, for an answer beyond the decoder's limit: it has no source
+/// then, and a code that means another thing in our API. This version begins its message so;
+/// members never do.
 fn is_unread(status: &Status) -> bool {
     status.code() == Code::OutOfRange
         && status
@@ -264,9 +268,10 @@ fn is_unread(status: &Status) -> bool {
             .starts_with("Error, decoded message length too large")
 }
 
-/// Whether tonic made the status up because none came: of a response of HTTP without one, as a proxy's whose upstream is lost, or of a
-/// stream that was cut. This version begins its messages so; members never do. The other codes that it makes up so stand for
-/// errors of the request, which was not passed on.
+/// Whether tonic made the status up because none came: of a response of HTTP without one, as a
+/// proxy's whose upstream is lost, or of a stream that was cut. This version begins its messages
+/// so; members never do. The other codes that it makes up so stand for errors of the request, which
+/// was not passed on.
 fn is_of_nobody(status: &Status) -> bool {
     let may_have_been_sent = matches!(status.code(), Code::Unavailable | Code::Unknown);
     let message = status.message();
@@ -275,7 +280,8 @@ fn is_of_nobody(status: &Status) -> bool {
     may_have_been_sent && is_made_up
 }
 
-/// Whether a member says that nothing was changed. An older one says so only where it has more to say.
+/// Whether a member says that nothing was changed. An older one says so only where it has more to
+/// say.
 fn is_a_members_word(status: &Status) -> bool {
     [
         UNCHANGED_METADATA,
@@ -385,7 +391,8 @@ fn leader_hint(status: &Status) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use dengine_protocol::v1::{GetRequest, kv_client::KvClient};
+    use dengine_protocol::v1::GetRequest;
+    use dengine_protocol::v1::kv_client::KvClient;
     use tonic::transport::Endpoint;
 
     use super::*;
@@ -465,7 +472,8 @@ mod tests {
         kv.get(get).await.unwrap_err()
     }
 
-    /// tonic's code for it is that of a revision that can't be read, which promises that nothing was changed.
+    /// tonic's code for it is that of a revision that can't be read, which promises that nothing
+    /// was changed.
     #[tokio::test]
     async fn an_answer_that_is_too_large_does_not_undo_a_write() {
         let status = too_large().await;

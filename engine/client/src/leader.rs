@@ -1,31 +1,26 @@
-//! Where the leader is, as far as members said, and connections to it if it is none of the endpoints: a client may be
-//! given the one address of a Kubernetes Service, while members name each other by their own.
+//! Where the leader is, as far as members said, and connections to it if it is none of the
+//! endpoints: a client may be given the one address of a Kubernetes Service, while members name
+//! each other by their own.
 //!
-//! Such an address may be out of this client's reach, or lead to something else from here. So it is connected to beside
-//! the calls, and carries them only after a member of the same cluster has answered there.
+//! Such an address may be out of this client's reach, or lead to something else from here. So it is
+//! connected to beside the calls, and carries them only after a member of the same cluster has
+//! answered there.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
-use dengine_protocol::v1::{Consistency, GetRequest, kv_client::KvClient};
+use dengine_protocol::v1::kv_client::KvClient;
+use dengine_protocol::v1::{Consistency, GetRequest};
 use futures::future::join_all;
-use tokio::{
-    task::AbortHandle,
-    time::{Instant, timeout},
-};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout};
 use tonic::transport::Channel;
 
-use crate::{
-    policy::AtomicTime,
-    pool::{Link, connect, endpoint},
-};
+use crate::policy::AtomicTime;
+use crate::pool::{Link, connect, endpoint};
 
 /// How long an address that failed is not connected to again.
 const AVOIDED: Duration = Duration::from_secs(5);
@@ -46,8 +41,8 @@ pub(crate) struct Leader {
     endpoints: Vec<String>,
     /// Where members are reached by what they name each other by, if not there.
     reached_at: Option<BTreeMap<String, String>>,
-    /// The leader's place among them; [`ELSEWHERE`] if there are connections to it that are none of theirs, [`NOBODY`]
-    /// if it is not known or cannot be reached.
+    /// The leader's place among them; [`ELSEWHERE`] if there are connections to it that are none of
+    /// theirs, [`NOBODY`] if it is not known or cannot be reached.
     at: AtomicUsize,
     /// The cluster that answers at the endpoints; 0: none has answered yet.
     cluster_id: AtomicU64,
@@ -141,7 +136,8 @@ impl Leader {
         Some(self.at.load(Ordering::Relaxed)).filter(|at| *at < self.endpoints.len())
     }
 
-    /// A connection to the leader if it is none of the endpoints, for calls of this lane, and its number.
+    /// A connection to the leader if it is none of the endpoints, for calls of this lane, and its
+    /// number.
     pub(crate) fn elsewhere(&self, lane: usize) -> Option<(u64, Link)> {
         if self.at.load(Ordering::Relaxed) != ELSEWHERE {
             return None;
@@ -151,8 +147,8 @@ impl Leader {
         Some((elsewhere.number, elsewhere.links[place].clone()))
     }
 
-    /// Whether a call may wait for a connection to an address that a member named just now: there is none to that
-    /// leader yet, and none has failed a moment ago.
+    /// Whether a call may wait for a connection to an address that a member named just now: there
+    /// is none to that leader yet, and none has failed a moment ago.
     pub(crate) fn may_be_tried(&self, address: &str) -> bool {
         let elsewhere = self.lock();
         elsewhere.address == address && elsewhere.links.is_empty() && !elsewhere.is_avoided()
@@ -211,7 +207,8 @@ impl Leader {
         Ok(channels.map(|channel| Link::new(channel, self)).collect())
     }
 
-    /// Asks whether a member of this cluster is there: a write that went to another one would be lost.
+    /// Asks whether a member of this cluster is there: a write that went to another one would be
+    /// lost.
     async fn prove(&self, channel: Channel) -> Result<(), String> {
         let get = GetRequest {
             key: Bytes::from_static(PROBE),

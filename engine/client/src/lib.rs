@@ -1,9 +1,9 @@
 //! Rust client of DEngine.
 //!
-//! [`Client`] reads, writes and watches keys over any number of endpoints and connections; [`AdminClient`]
-//! asks one member to change or describe its cluster. What may live here: connections, deadlines
-//! and typed results. What may not: anything a server decides; and what the client decides, retries
-//! above all, lives in [`policy`], which the simulator runs too.
+//! [`Client`] reads, writes and watches keys over any number of endpoints and connections;
+//! [`AdminClient`] asks one member to change or describe its cluster. What may live here:
+//! connections, deadlines and typed results. What may not: anything a server decides; and what the
+//! client decides, retries above all, lives in [`policy`], which the simulator runs too.
 //!
 //! ```no_run
 //! use dengine_client::{Client, Consistency, Expected};
@@ -25,8 +25,9 @@
 //! # What is retried
 //!
 //! A call is repeated, with growing and jittered pauses and within its one deadline, only while
-//! [`Error::retryable`] says that nothing was changed. A write whose outcome is unknown comes back as
-//! [`Error::UnknownOutcome`] and is never sent again behind the caller's back, unless it belongs to a session:
+//! [`Error::retryable`] says that nothing was changed. A write whose outcome is unknown comes back
+//! as [`Error::UnknownOutcome`] and is never sent again behind the caller's back, unless it belongs
+//! to a session:
 //!
 //! ```no_run
 //! use dengine_client::{Batch, Client, Compare, Operation, SessionOptions};
@@ -42,10 +43,11 @@
 //! # }
 //! ```
 //!
-//! The client trusts the status codes of DEngine's own members. What stands in between, such as a proxy, may answer in a
-//! member's place after it has passed a write on: with [`Wire::Unary`], a refusal without a member's word leaves a write
-//! unknown. That of an older member, from before there was such a word, is one of these, unless it names the leader. And
-//! a proxy must not repeat writes by itself.
+//! The client trusts the status codes of DEngine's own members. What stands in between, such as a
+//! proxy, may answer in a member's place after it has passed a write on: with [`Wire::Unary`], a
+//! refusal without a member's word leaves a write unknown. That of an older member, from before
+//! there was such a word, is one of these, unless it names the leader. And a proxy must not repeat
+//! writes by itself.
 
 #![warn(missing_docs)]
 // Without the feature, what the text above links to is not there.

@@ -1,11 +1,10 @@
 //! What a user may set, with its bounds. Checked once, before anything connects.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use crate::{
-    error::{Error, Result},
-    policy::RetryPolicy,
-};
+use crate::error::{Error, Result};
+use crate::policy::RetryPolicy;
 
 /// More connections than this are refused: each costs the server memory.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -26,12 +25,13 @@ const CONNECTIONS_MAX: usize = 10_000;
 /// ```
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// TCP connections that calls are spread over; connection `i` leads to endpoint `i` modulo their
-    /// number. More help many concurrent callers. An endpoint that would get none is held ready for
-    /// fail-over with one. A leader that is none of the endpoints, as behind a Kubernetes Service, gets as
-    /// many besides as each endpoint has, if it can be reached. Default 1.
+    /// TCP connections that calls are spread over; connection `i` leads to endpoint `i` modulo
+    /// their number. More help many concurrent callers. An endpoint that would get none is held
+    /// ready for fail-over with one. A leader that is none of the endpoints, as behind a Kubernetes
+    /// Service, gets as many besides as each endpoint has, if it can be reached. Default 1.
     pub connections: usize,
-    /// Longest time to establish one connection. Too short and a busy member looks dead. Default 2 s.
+    /// Longest time to establish one connection. Too short and a busy member looks dead. Default 2
+    /// s.
     pub connect_timeout: Duration,
     /// Longest time that one call takes, its retries and pauses included. Shorter than an election
     /// and every change of leader becomes visible as errors. Default 5 s.
@@ -49,12 +49,12 @@ pub struct ClientOptions {
 /// How calls travel over a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Wire {
-    /// All calls of a connection share one stream, and those made at the same time share frames. Much the
-    /// cheaper one, for both sides.
+    /// All calls of a connection share one stream, and those made at the same time share frames.
+    /// Much the cheaper one, for both sides.
     #[default]
     Pipelined,
-    /// Each call is a request of its own, as any gRPC client makes it; for what stands in between and knows
-    /// requests only. What that answers in a member's place leaves a write unknown.
+    /// Each call is a request of its own, as any gRPC client makes it; for what stands in between
+    /// and knows requests only. What that answers in a member's place leaves a write unknown.
     Unary,
 }
 

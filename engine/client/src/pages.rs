@@ -1,10 +1,8 @@
 //! Reads a range of any size, a page at a time.
 
-use crate::{
-    client::Client,
-    error::Result,
-    types::{KeyValue, RangeQuery},
-};
+use crate::client::Client;
+use crate::error::Result;
+use crate::types::{KeyValue, RangeQuery};
 
 /// The pages of a range, all of one revision; from [`Client::pages`].
 #[derive(Debug)]
@@ -22,12 +20,12 @@ impl Pages {
         }
     }
 
-    /// The pairs of the next page, in ascending order of keys; `None` behind the last. After an error the same page may be asked
-    /// for again.
+    /// The pairs of the next page, in ascending order of keys; `None` behind the last. After an
+    /// error the same page may be asked for again.
     ///
     /// # Errors
-    /// As [`Client::range`]. [`Error::RevisionUnavailable`](crate::Error::RevisionUnavailable) if the revision of the
-    /// first page was compacted meanwhile: begin anew.
+    /// As [`Client::range`]. [`Error::RevisionUnavailable`](crate::Error::RevisionUnavailable) if
+    /// the revision of the first page was compacted meanwhile: begin anew.
     pub async fn next(&mut self) -> Result<Option<Vec<KeyValue>>> {
         let Some(query) = &self.next else {
             return Ok(None);

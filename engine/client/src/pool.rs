@@ -1,26 +1,21 @@
 //! Connections: which one serves the next attempt. Knows endpoints and their health, nothing of
 //! what is sent.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError, RwLock},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
-use futures::{StreamExt, stream::FuturesUnordered};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout, timeout_at};
-use tonic::{
-    metadata::MetadataMap,
-    transport::{Channel, Endpoint},
-};
+use tonic::metadata::MetadataMap;
+use tonic::transport::{Channel, Endpoint};
 
-use crate::{
-    error::{Error, Result},
-    leader::Leader,
-    options::ClientOptions,
-    pipe::Pipe,
-    policy::{Failure, Lanes, Target},
-    watch::SharedStream,
-};
+use crate::error::{Error, Result};
+use crate::leader::Leader;
+use crate::options::ClientOptions;
+use crate::pipe::Pipe;
+use crate::policy::{Failure, Lanes, Target};
+use crate::watch::SharedStream;
 
 /// Largest response that is accepted. No member sends a larger one.
 pub(crate) const RESPONSE_BYTES_MAX: usize = dengine_protocol::RESPONSE_BYTES_MAX;
@@ -77,8 +72,8 @@ pub(crate) struct Pool {
     /// Link `i` leads to endpoint `i % endpoints`, and there is at least one for each endpoint.
     links: Vec<RwLock<Link>>,
     endpoints: Vec<Endpoint>,
-    /// One for each endpoint, made when it is needed: a connection of its own, so that what watches are told holds up no
-    /// answer.
+    /// One for each endpoint, made when it is needed: a connection of its own, so that what watches
+    /// are told holds up no answer.
     watching: Vec<Watching>,
     lanes: Lanes,
     leader: Arc<Leader>,
@@ -128,7 +123,8 @@ impl Watching {
         Arc::clone(stream.get_or_insert_with(new))
     }
 
-    /// Not that one any more. Of a thousand watches that it fails, each would else take the place of the one that others have just opened.
+    /// Not that one any more. Of a thousand watches that it fails, each would else take the place
+    /// of the one that others have just opened.
     fn leave(&self, failed: &Arc<SharedStream>) {
         lock(&self.0).take_if(|stream| Arc::ptr_eq(stream, failed));
     }
@@ -220,8 +216,8 @@ impl Pool {
         self.lanes.pinned(affinity)
     }
 
-    /// The connection for an attempt: to the leader, if it is known and that is where it should go. An unusable hint
-    /// counts as none.
+    /// The connection for an attempt: to the leader, if it is known and that is where it should go.
+    /// An unusable hint counts as none.
     pub(crate) fn resolve(&self, for_leader: bool, target: &Target) -> (Route, Link) {
         let from = match target {
             Target::From(lane) => *lane,
@@ -255,7 +251,8 @@ impl Pool {
         WatchRoute { lane, stream }
     }
 
-    /// The next watch there opens a connection of its own, and maybe to another member; those that run are not touched.
+    /// The next watch there opens a connection of its own, and maybe to another member; those that
+    /// run are not touched.
     pub(crate) fn leave_watching(&self, route: &WatchRoute) {
         self.watching[route.lane % self.endpoints.len()].leave(&route.stream);
     }
@@ -283,8 +280,8 @@ impl Pool {
         self.leader.forget();
     }
 
-    /// Notes that a call which began to be waited for then, and may not be sent again, has no answer yet. Where others were answered
-    /// meanwhile it is only slow.
+    /// Notes that a call which began to be waited for then, and may not be sent again, has no
+    /// answer yet. Where others were answered meanwhile it is only slow.
     pub(crate) fn is_silent(&self, route: Route, since: Duration) {
         let (answers, leads) = match route {
             Route::Lane(lane) => (
@@ -324,8 +321,9 @@ impl Pool {
         }
     }
 
-    /// Notes that a call was not served, by a member that can serve nobody; where that goes on, another connection takes the
-    /// place of this one. Calls that are under way on the old one keep it.
+    /// Notes that a call was not served, by a member that can serve nobody; where that goes on,
+    /// another connection takes the place of this one. Calls that are under way on the old one keep
+    /// it.
     pub(crate) fn served_nobody(&self, route: Route) {
         let Route::Lane(lane) = route else {
             return;
@@ -367,8 +365,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until one channel is connected, and then a moment for the others: an endpoint that is silent must not cost
-/// those that answer the whole time for connecting. What is not connected by then connects on first use.
+/// Waits until one channel is connected, and then a moment for the others: an endpoint that is
+/// silent must not cost those that answer the whole time for connecting. What is not connected by
+/// then connects on first use.
 async fn open_all(
     opening: impl Iterator<Item = impl Future<Output = Opened>>,
     endpoints: &[Endpoint],

@@ -1,26 +1,19 @@
-//! A session of the cluster: its writes may be repeated, so unknown outcomes are found out instead of told.
+//! A session of the cluster: its writes may be repeated, so unknown outcomes are found out instead
+//! of told.
 
-use std::{
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use dengine_protocol::v1;
-use tokio::{
-    sync::Notify,
-    task::AbortHandle,
-    time::{sleep, timeout_at},
-};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout_at};
 
-use crate::{
-    call::{Call, Shared},
-    error::{Error, Result},
-    policy::{Lease, Operation, Pace, Sequencer, Stamp, WINDOW},
-    types::ttl_ms,
-};
+use crate::call::{Call, Shared};
+use crate::error::{Error, Result};
+use crate::policy::{Lease, Operation, Pace, Sequencer, Stamp, WINDOW};
+use crate::types::ttl_ms;
 
 /// Pause after a keep-alive that failed beyond its own retries.
 const KEEP_ALIVE_PAUSE: Duration = Duration::from_millis(100);
@@ -28,9 +21,10 @@ const KEEP_ALIVE_PAUSE: Duration = Duration::from_millis(100);
 /// How a session is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// The session may be ended by the cluster when it did not hear of it for so long. Shorter than a pause of
-    /// this process, or than a change of leader, and the session is lost; longer, and the cluster keeps the
-    /// answers for a client that is gone. The cluster bounds it. Default 60 s.
+    /// The session may be ended by the cluster when it did not hear of it for so long. Shorter than
+    /// a pause of this process, or than a change of leader, and the session is lost; longer, and
+    /// the cluster keeps the answers for a client that is gone. The cluster bounds it. Default 60
+    /// s.
     pub ttl: Duration,
 }
 
@@ -42,11 +36,13 @@ impl Default for SessionOptions {
     }
 }
 
-/// An open session. Kept alive in the background until it is dropped; from then on it expires by itself.
+/// An open session. Kept alive in the background until it is dropped; from then on it expires by
+/// itself.
 #[derive(Debug)]
 pub(crate) struct Session {
     sequencer: Mutex<Sequencer>,
-    /// Those that wait for a place in the window stand in line here, and only the first of them is woken.
+    /// Those that wait for a place in the window stand in line here, and only the first of them is
+    /// woken.
     line: tokio::sync::Mutex<()>,
     /// Told when a write has ended.
     ended: Notify,
@@ -159,7 +155,8 @@ impl Drop for Session {
     }
 }
 
-/// The place of one write in its session; given back when the caller has its answer or waits no more.
+/// The place of one write in its session; given back when the caller has its answer or waits no
+/// more.
 pub(crate) struct Ticket {
     session: Arc<Session>,
     stamp: Stamp,
@@ -182,7 +179,8 @@ impl Drop for Ticket {
     }
 }
 
-/// Opening twice, keeping alive twice and closing twice do no harm, so these are repeated like reads.
+/// Opening twice, keeping alive twice and closing twice do no harm, so these are repeated like
+/// reads.
 fn background(shared: &Shared, patience: Duration) -> Call<'static> {
     let patience = patience.min(shared.options.request_timeout);
     Call {

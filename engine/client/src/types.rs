@@ -5,10 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use dengine_protocol::v1;
 
-use crate::{
-    error::{Error, Result},
-    policy::{Operation, Position},
-};
+use crate::error::{Error, Result};
+use crate::policy::{Operation, Position};
 
 /// How fresh a read is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -19,11 +17,12 @@ pub enum Consistency {
     Linearizable,
     /// The state of the member that is asked, however old.
     Eventual,
-    /// As fresh as linearizable, mostly without that round: the leader holds a lease instead, which trusts
-    /// that the members' clocks run about equally fast.
+    /// As fresh as linearizable, mostly without that round: the leader holds a lease instead, which
+    /// trusts that the members' clocks run about equally fast.
     Lease,
-    /// The state of the member that is asked, once it has reached everything that this client, or a clone of
-    /// it, has seen: it reads its own writes and never goes back. See [`Client::position`](crate::Client::position).
+    /// The state of the member that is asked, once it has reached everything that this client, or a
+    /// clone of it, has seen: it reads its own writes and never goes back. See
+    /// [`Client::position`](crate::Client::position).
     Session,
 }
 
@@ -46,7 +45,8 @@ pub(crate) fn position(seen: Position) -> Option<v1::Position> {
     })
 }
 
-/// A time to live for the wire, which counts in milliseconds: rounded up, for a key never dies early.
+/// A time to live for the wire, which counts in milliseconds: rounded up, for a key never dies
+/// early.
 pub(crate) fn ttl_ms(ttl: Option<Duration>) -> u64 {
     let millis = |ttl: Duration| ttl.as_nanos().div_ceil(1_000_000).max(1);
     ttl.map_or(0, |ttl| u64::try_from(millis(ttl)).unwrap_or(u64::MAX))
@@ -64,8 +64,9 @@ pub struct Header {
     pub revision: u64,
     /// Raft's term at the member that answered.
     pub term: u64,
-    /// The write took effect, and the pairs that its answer was to hold are left out: it was sent more than once, and they were
-    /// too large to be kept; or they were too large together for the member or its clients the first time.
+    /// The write took effect, and the pairs that its answer was to hold are left out: it was sent
+    /// more than once, and they were too large to be kept; or they were too large together for the
+    /// member or its clients the first time.
     pub trimmed: bool,
 }
 
@@ -313,13 +314,15 @@ impl KeyRange {
     /// ```
     /// use dengine_client::KeyRange;
     ///
-    /// // No key lies before these ends, whatever they mean on the wire: a computed end takes nothing too much.
+    /// // No key lies before these ends, whatever they mean on the wire: a computed end takes
+    /// // nothing too much.
     /// assert_eq!(KeyRange::between("a", ""), KeyRange::none());
     /// assert_eq!(KeyRange::between("a", "\0"), KeyRange::none());
     /// ```
     pub fn between(start: impl Into<Bytes>, end: impl Into<Bytes>) -> Self {
         let end = end.into();
-        // On the wire an empty end means `start` alone, and a single zero byte means to the end of all keys.
+        // On the wire an empty end means `start` alone, and a single zero byte means to the end of
+        // all keys.
         if matches!(&end[..], [] | [0]) {
             return Self::none();
         }
@@ -406,8 +409,9 @@ impl RangeQuery {
         self
     }
 
-    /// At most so many keys; 0 (the default) leaves it to the server's bound, which counts in any case:
-    /// [`RangeResult::more`] says whether the range goes on, and [`Client::pages`](crate::Client::pages) reads all of it.
+    /// At most so many keys; 0 (the default) leaves it to the server's bound, which counts in any
+    /// case: [`RangeResult::more`] says whether the range goes on, and
+    /// [`Client::pages`](crate::Client::pages) reads all of it.
     #[must_use]
     pub fn limit(mut self, keys: u32) -> Self {
         self.0.limit = keys;
@@ -439,7 +443,8 @@ impl RangeQuery {
         self.0
     }
 
-    /// The page behind `last`, of the same moment as the one that ended with it, which had this revision.
+    /// The page behind `last`, of the same moment as the one that ended with it, which had this
+    /// revision.
     pub(crate) fn behind(&mut self, last: &[u8], revision: u64) {
         if self.0.revision == 0 {
             self.0.revision = revision;
@@ -468,8 +473,8 @@ pub struct RangeResult {
     pub kvs: Vec<KeyValue>,
     /// Whether the range holds more keys than were returned.
     pub more: bool,
-    /// Keys in the whole range; `None` if there are more than were returned, unless only the count was asked for
-    /// ([`RangeQuery::count_only`]).
+    /// Keys in the whole range; `None` if there are more than were returned, unless only the count
+    /// was asked for ([`RangeQuery::count_only`]).
     pub count: Option<u64>,
 }
 

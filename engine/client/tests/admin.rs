@@ -5,16 +5,18 @@
 use std::time::Duration;
 
 use dengine_client::{AdminClient, AdminOptions, Error};
+use dengine_protocol::v1::admin_server::{Admin, AdminServer};
 use dengine_protocol::v1::{
     AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse, HashRequest,
     HashResponse, JoinRequest, JoinResponse, Member, MembersRequest, MembersResponse,
     PromoteRequest, PromoteResponse, RemoveRequest, RemoveResponse, SnapshotRequest,
     SnapshotResponse, StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
-    admin_server::{Admin, AdminServer},
 };
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Code, Request, Response, Status, service::Routes, transport::Server};
+use tonic::service::Routes;
+use tonic::transport::Server;
+use tonic::{Code, Request, Response, Status};
 
 /// Knows one folder id, refuses promotions, and never finishes a transfer of leadership.
 #[derive(Default)]

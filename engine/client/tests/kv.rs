@@ -4,16 +4,14 @@
 
 use std::time::{Duration, Instant};
 
+use dengine_client::policy::RENEW_AFTER;
 use dengine_client::{
     Client, ClientOptions, Consistency, Error, Expected, KeyRange, RangeQuery, RetryPolicy, Wire,
-    policy::RENEW_AFTER,
 };
 use dengine_fake_kv::{Between, Peer, Step, balanced};
 use futures::future::join_all;
-use tokio::{
-    io::AsyncReadExt,
-    net::{TcpListener, TcpStream},
-};
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
 use tonic::Code;
 
 /// The same promises hold however calls travel.
@@ -406,7 +404,8 @@ async fn retries_end_with_the_deadline_and_pause_in_between(wire: Wire) {
     );
 }
 
-/// Where the last pause was to end just before the deadline, its timer was late, and an attempt followed that had no time at all.
+/// Where the last pause was to end just before the deadline, its timer was late, and an attempt
+/// followed that had no time at all.
 #[tokio::test]
 async fn what_nobody_got_has_no_unknown_outcome() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

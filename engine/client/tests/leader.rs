@@ -1,4 +1,5 @@
-//! How a client that was given one address for all members finds the leader behind it, against scripted peers on loopback.
+//! How a client that was given one address for all members finds the leader behind it, against
+//! scripted peers on loopback.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -6,7 +7,9 @@ use std::time::Duration;
 
 use dengine_client::{Client, ClientOptions, Consistency, RetryPolicy};
 use dengine_fake_kv::{Peer, balanced};
-use tokio::{net::TcpListener, task::JoinSet, time::timeout};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tonic::Code;
 
 /// For what is awaited; nothing is asserted to be faster.

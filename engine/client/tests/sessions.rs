@@ -97,7 +97,8 @@ async fn a_session_is_kept_alive_until_its_client_is_dropped() {
     assert!(peer.keep_alives() <= after + 1);
 }
 
-/// Only the session's own time bounds how long it is waited for a member that says nothing: all others are too long here.
+/// Only the session's own time bounds how long it is waited for a member that says nothing: all
+/// others are too long here.
 #[tokio::test]
 async fn a_session_with_a_short_ttl_outlives_a_silent_member() {
     let (silent, serving) = (Peer::start().await, Peer::start().await);

@@ -8,9 +8,8 @@ use dengine_client::{
     Client, ClientOptions, Error, KeyRange, RetryPolicy, Watch, WatchQuery, WatchUpdate,
 };
 use dengine_fake_kv::{Between, Peer, Script, balanced};
-use dengine_protocol::v1::{
-    CancelCause, Event, KeyValue, ResponseHeader, WatchResponse, event::Kind,
-};
+use dengine_protocol::v1::event::Kind;
+use dengine_protocol::v1::{CancelCause, Event, KeyValue, ResponseHeader, WatchResponse};
 use futures::StreamExt;
 use tokio::net::TcpListener;
 use tonic::Status;

@@ -1,18 +1,17 @@
 //! Arguments that several subcommands take.
 
-use std::{
-    ffi::OsString,
-    io::{self, Read},
-    os::unix::ffi::OsStringExt as _,
-    time::Duration,
-};
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStringExt as _;
+use std::time::Duration;
 
 use anyhow::bail;
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use dengine_client::{Client, ClientOptions, Consistency, KeyRange};
 
-use crate::{Cluster, UsageError, show::Output};
+use crate::show::Output;
+use crate::{Cluster, UsageError};
 
 /// More is read of no file and of no standard input: no member takes as much.
 const INPUT_BYTES_MAX: u64 = 64 << 20;
@@ -86,11 +85,21 @@ pub(crate) struct Keys {
     end: Option<OsString>,
 
     /// All keys that begin with this.
-    #[arg(long, value_name = "PREFIX", allow_hyphen_values = true, conflicts_with_all = ["start", "from", "all"])]
+    #[arg(
+        long,
+        value_name = "PREFIX",
+        allow_hyphen_values = true,
+        conflicts_with_all = ["start", "from", "all"],
+    )]
     prefix: Option<OsString>,
 
     /// This key and all behind it.
-    #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with_all = ["start", "all"])]
+    #[arg(
+        long,
+        value_name = "KEY",
+        allow_hyphen_values = true,
+        conflicts_with_all = ["start", "all"],
+    )]
     from: Option<OsString>,
 
     /// All keys there are.

@@ -21,17 +21,15 @@ mod write;
 use clap::{Args, Subcommand};
 use dengine_client::{Client, ClientOptions};
 
-pub use self::{
-    arguments::Asking,
-    end::{
-        EXIT_FAILED, EXIT_OK, EXIT_UNMET, EXIT_USAGE, UsageError, code_of, complain,
-        is_closed_pipe, print, told,
-    },
-    read::{GetArgs, RangeArgs},
-    txn::TxnArgs,
-    watch::WatchArgs,
-    write::{CompactArgs, DeleteArgs, PutArgs},
+pub use self::arguments::Asking;
+pub use self::end::{
+    EXIT_FAILED, EXIT_OK, EXIT_UNMET, EXIT_USAGE, UsageError, code_of, complain, is_closed_pipe,
+    print, told,
 };
+pub use self::read::{GetArgs, RangeArgs};
+pub use self::txn::TxnArgs;
+pub use self::watch::WatchArgs;
+pub use self::write::{CompactArgs, DeleteArgs, PutArgs};
 
 /// What can be done with keys. `B` and `A` are what a program takes before and after the arguments
 /// of each command to find the cluster; `()` is nothing.

@@ -1,20 +1,16 @@
 //! `dengine get` and `range`.
 
-use std::{
-    ffi::OsString,
-    io::{self, Write as _},
-};
+use std::ffi::OsString;
+use std::io::{self, Write as _};
 
 use clap::Args;
 use dengine_client::{Client, KeyRange, KeyValue, RangeQuery};
 use serde_json::{Value, json};
 
-use crate::{
-    Asking, Cluster,
-    arguments::{Freshness, Keys, typed},
-    end::{EXIT_OK, EXIT_UNMET, complain, print},
-    show::{self, Output},
-};
+use crate::arguments::{Freshness, Keys, typed};
+use crate::end::{EXIT_OK, EXIT_UNMET, complain, print};
+use crate::show::{self, Output};
+use crate::{Asking, Cluster};
 
 /// What `dengine get` takes.
 #[derive(Debug, Args)]

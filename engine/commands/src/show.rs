@@ -1,8 +1,10 @@
 //! How keys and answers look: to people as text, to programs as JSON.
 
-use std::{fmt::Write as _, time::Duration};
+use std::fmt::Write as _;
+use std::time::Duration;
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use clap::ValueEnum;
 use dengine_client::KeyValue;
 use serde_json::{Map, Value, json};
@@ -40,7 +42,9 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 
 /// Marks of direction, and what has no width.
 fn is_unseen(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    matches!(c,
+             '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+                 | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// A value for a person, who need not see all of a large one.

@@ -1,6 +1,7 @@
 //! Tables and sizes, as people read them.
 
-use comfy_table::{Table, presets::NOTHING};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
 
 /// A table without lines, as people know it from other tools.
 #[must_use]

@@ -1,17 +1,17 @@
 //! `dengine txn`: comparisons, and what is done by what they come to, all of it at once.
 
-use std::{cmp::Ordering, io, time::Duration};
+use std::cmp::Ordering;
+use std::io;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 use dengine_client::{Batch, BatchResult, Compare, KeyRange, Operation, OperationResult};
 use serde_json::{Value, json};
 
-use crate::{
-    Asking, Cluster, arguments,
-    end::{EXIT_OK, UsageError, print},
-    show::{self, Output},
-};
+use crate::end::{EXIT_OK, UsageError, print};
+use crate::show::{self, Output};
+use crate::{Asking, Cluster, arguments};
 
 /// What `dengine txn` takes.
 #[derive(Debug, Args)]
@@ -114,7 +114,8 @@ fn compare(words: &[&str]) -> anyhow::Result<Compare> {
             Compare::mod_revision(key(it), ordering(relation)?, revision(number)?)
         }
         _ => bail!(
-            "not a comparison: use exists KEY, absent KEY, value KEY = VALUE, version KEY = N, created KEY = REVISION or modified KEY = REVISION"
+            "not a comparison: use exists KEY, absent KEY, value KEY = VALUE, version KEY = N, \
+             created KEY = REVISION or modified KEY = REVISION"
         ),
     })
 }
@@ -129,7 +130,8 @@ fn operation(words: &[&str]) -> anyhow::Result<Operation> {
         ["del", key] => Operation::delete(own(key)),
         ["del-prefix", prefix] => Operation::delete_range(KeyRange::prefix(own(prefix))),
         _ => bail!(
-            "not an operation: use put KEY VALUE [TTL], get KEY, get-prefix PREFIX, del KEY or del-prefix PREFIX"
+            "not an operation: use put KEY VALUE [TTL], get KEY, get-prefix PREFIX, del KEY or \
+             del-prefix PREFIX"
         ),
     })
 }

@@ -7,12 +7,10 @@ use dengine_client::{Event, EventKind, KeyRange, Watch, WatchQuery, WatchUpdate}
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
-use crate::{
-    Asking, Cluster,
-    arguments::Keys,
-    end::{EXIT_OK, complain, print},
-    show::{self, Output},
-};
+use crate::arguments::Keys;
+use crate::end::{EXIT_OK, complain, print};
+use crate::show::{self, Output};
+use crate::{Asking, Cluster};
 
 /// What `dengine watch` takes.
 #[derive(Debug, Args)]

@@ -1,6 +1,9 @@
 //! `dengine put`, `del` and `compact`.
 
-use std::{ffi::OsString, io, path::PathBuf, time::Duration};
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
@@ -8,12 +11,10 @@ use clap::{ArgGroup, Args};
 use dengine_client::{Client, Expected, KeyValue, PutOptions};
 use serde_json::{Value, json};
 
-use crate::{
-    Asking, Cluster,
-    arguments::{self, Keys, typed},
-    end::{EXIT_OK, EXIT_UNMET, UsageError, complain, print},
-    show::{self, Output},
-};
+use crate::arguments::{self, Keys, typed};
+use crate::end::{EXIT_OK, EXIT_UNMET, UsageError, complain, print};
+use crate::show::{self, Output};
+use crate::{Asking, Cluster};
 
 /// What `dengine put` takes.
 #[derive(Debug, Args)]

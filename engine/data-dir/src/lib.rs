@@ -25,9 +25,10 @@ pub use record::{FORMAT, Identity, Record, RecordError};
 pub use snapshots::SnapshotPaths;
 
 use dengine_log::durable::{create_dir_all, sync_dir};
+use std::fs::File;
+use std::io;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::{fs::File, io};
 
 const RECORD: &str = "folder.toml";
 const RECORD_NEW: &str = "folder.toml.new";

@@ -7,10 +7,8 @@
 
 #![allow(clippy::print_stdout, reason = "its results are what it is run for")]
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use dengine_kv::watch::{KeepLimits, Page, Part, Ring, Wanted, WatchSet, WatchSpec, Work};

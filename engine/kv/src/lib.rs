@@ -43,8 +43,7 @@ pub use command::{
     Batch, BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, Expected,
     ExpiredKey, LoggedRequest, Relation, Request, SessionStamp,
 };
-pub use expiry::RETRY as EXPIRY_RETRY;
-pub use expiry::{DueSession, Expiry};
+pub use expiry::{DueSession, Expiry, RETRY as EXPIRY_RETRY};
 pub use key_range::KeyRange;
 pub use layout::Stamp;
 pub use machine::{Flusher, StateMachine};

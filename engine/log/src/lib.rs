@@ -9,8 +9,8 @@
 //! - After a crash or a power loss everything that was synced is there. Later appends are there up
 //!   to some batch.
 //! - A *batch* is the unit of the checksum. It names its segment's epoch (so bytes of an earlier
-//!   use of a recycled file are never taken for a batch), the checksum of the batch before it, and how
-//!   far the segment was durable when it was written.
+//!   use of a recycled file are never taken for a batch), the checksum of the batch before it, and
+//!   how far the segment was durable when it was written.
 //! - Where the chain of batches ends, the rest of the last segment is searched. A whole batch that
 //!   was written when the broken place was already durable proves that something acknowledged was
 //!   lost: the log refuses to open and names the place. Without that proof it is the torn end of
@@ -57,8 +57,9 @@ mod writer;
 
 pub use disk::{Disk, DiskError, DiskFile};
 pub use error::LogError;
-pub use format::entry_bytes;
-pub use format::{CONTEXT_BYTES_MAX, FORMAT_VERSION, SEGMENT_BYTES_MAX, SEGMENT_BYTES_UNIT};
+pub use format::{
+    CONTEXT_BYTES_MAX, FORMAT_VERSION, SEGMENT_BYTES_MAX, SEGMENT_BYTES_UNIT, entry_bytes,
+};
 pub use pieces::{Filled, Piece};
 pub use reader::LogReader;
 pub use real::{RealDisk, RealFile};

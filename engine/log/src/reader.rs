@@ -188,11 +188,10 @@ fn read_piece<F: DiskFile>(piece: &Piece<F>) -> Result<Vec<Entry>, LogError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Batch;
-    use super::super::Log;
     use super::super::conformance::{batch, small_options};
     use super::super::format::BATCH_HEADER_BYTES;
     use super::super::memory::MemoryDisk;
+    use super::super::{Batch, Log};
     use super::*;
 
     #[test]

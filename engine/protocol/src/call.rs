@@ -3,12 +3,13 @@
 
 use std::future::Future;
 
-use tonic::{Request, Response, Status, transport::Channel};
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
 
-use crate::v1::{
-    self, Consistency, Position, SessionStamp, kv_client::KvClient, pipelined_answer::Answer,
-    pipelined_call::Call,
-};
+use crate::v1::kv_client::KvClient;
+use crate::v1::pipelined_answer::Answer;
+use crate::v1::pipelined_call::Call;
+use crate::v1::{self, Consistency, Position, SessionStamp};
 
 /// The table of these calls, for a macro that makes something of each: `kv_calls!([path::of::macro]
 /// with what)` expands to `path::of::macro! { [with what] ROWS }`. What a row says:

@@ -1,30 +1,33 @@
-//! Decodes messages as prost does, so that what is decoded takes no more memory than what was sent justifies.
+//! Decodes messages as prost does, so that what is decoded takes no more memory than what was sent
+//! justifies.
 //!
-//! - A field of bytes is a part of the buffer that the message came in, and keeps all of it: fields that nobody knows, the
-//!   same field sent twice, other messages of the stream. So a message has a buffer of its own, of about its size.
-//! - An empty element of a list is two bytes on the wire and hundreds in memory. So lists that may be long are counted first.
+//! - A field of bytes is a part of the buffer that the message came in, and keeps all of it: fields
+//!   that nobody knows, the same field sent twice, other messages of the stream. So a message has a
+//!   buffer of its own, of about its size.
+//! - An empty element of a list is two bytes on the wire and hundreds in memory. So lists that may
+//!   be long are counted first.
 
-use std::{any::TypeId, marker::PhantomData};
+use std::any::TypeId;
+use std::marker::PhantomData;
 
 use bytes::{Buf as _, Bytes};
 use prost::{DecodeError, Message, decode_length_delimiter};
-use tonic::{
-    Status,
-    codec::{DecodeBuf, Decoder},
-};
+use tonic::Status;
+use tonic::codec::{DecodeBuf, Decoder};
 use tonic_prost::{ProstCodec, ProstEncoder};
 
+use crate::v1::{BatchRequest, PipelineRequest};
 use crate::{
     BATCH_OPERATIONS_MAX, FRAME_BYTES_MAX, FRAME_CALLS_MAX, PEER_FRAME_MESSAGES_MAX, peer,
-    v1::{BatchRequest, PipelineRequest},
 };
 
 /// Up to here a message is copied out of the buffer that it came in.
 const COPIED_BYTES_MAX: usize = 64 << 10;
 /// From here on it is looked at what of a message is of use.
 const PADDED_BYTES_MIN: usize = 4 << 10;
-/// In all lists of all batches of a frame together: as many as fit into it, for an operation on a key of one byte takes seven bytes.
-/// Who fills a frame counts bytes only, and calls of many clients: one more would end the stream of all of them.
+/// In all lists of all batches of a frame together: as many as fit into it, for an operation on a
+/// key of one byte takes seven bytes. Who fills a frame counts bytes only, and calls of many
+/// clients: one more would end the stream of all of them.
 const FRAME_OPERATIONS_MAX: usize = FRAME_BYTES_MAX / 7;
 
 /// What the generated clients and servers use.
@@ -164,7 +167,8 @@ impl Lists {
         match self.count(message) {
             Some(count) if count <= most => Ok(()),
             Some(count) => Err(Status::invalid_argument(format!(
-                "a list of the request has {count} elements: it has at most {most}, whatever the server is set to"
+                "a list of the request has {count} elements: it has at most {most}, whatever the \
+                 server is set to"
             ))),
             None => Err(Status::internal("the message is malformed")),
         }
@@ -224,9 +228,8 @@ fn varint(bytes: &mut &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::v1::{
-        Compare, Operation, PipelinedCall, PutRequest, operation, pipelined_call::Call,
-    };
+    use crate::v1::pipelined_call::Call;
+    use crate::v1::{Compare, Operation, PipelinedCall, PutRequest, operation};
 
     fn put(value: usize) -> PutRequest {
         PutRequest {

@@ -33,11 +33,13 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/descriptors.bin
 /// serve a request that only the leader can, and knows who leads.
 pub const LEADER_HINT_METADATA: &str = "dengine-leader";
 
-/// Response metadata of a RESOURCE_EXHAUSTED whose bound is the disk of the leader: load passes by itself, this does not.
+/// Response metadata of a RESOURCE_EXHAUSTED whose bound is the disk of the leader: load passes by
+/// itself, this does not.
 pub const LOW_ON_SPACE_METADATA: &str = "dengine-low-on-space";
 
-/// Response metadata of a member's UNAVAILABLE or RESOURCE_EXHAUSTED: its word that nothing was changed. What stands in between, such as
-/// a proxy, may answer with these codes itself after it has passed a write on, and gives none.
+/// Response metadata of a member's UNAVAILABLE or RESOURCE_EXHAUSTED: its word that nothing was
+/// changed. What stands in between, such as a proxy, may answer with these codes itself after it
+/// has passed a write on, and gives none.
 pub const UNCHANGED_METADATA: &str = "dengine-unchanged";
 
 /// Response metadata of a peer that refuses whoever was removed from the cluster.
@@ -46,12 +48,12 @@ pub const REMOVED_METADATA: &str = "dengine-removed";
 /// Request metadata that marks a request as already forwarded once; it is never forwarded again.
 pub const FORWARDED_METADATA: &str = "dengine-forwarded";
 
-/// Largest frame of calls or answers on `Kv.Pipeline`, in bytes. A call that is larger is made alone; an answer that
-/// is larger is a frame by itself.
+/// Largest frame of calls or answers on `Kv.Pipeline`, in bytes. A call that is larger is made
+/// alone; an answer that is larger is a frame by itself.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 
-/// Largest message that a member sends and a client takes: an answer, or a frame of answers with one that is larger
-/// than a frame.
+/// Largest message that a member sends and a client takes: an answer, or a frame of answers with
+/// one that is larger than a frame.
 pub const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
 /// Most calls in a frame of `Kv.Pipeline`.
@@ -67,7 +69,8 @@ pub const PEER_FRAME_MESSAGES_MAX: usize = 4096;
 pub mod health {
     /// Serving once the member can answer a linearizable read now. For readiness probes.
     pub const READY: &str = "ready";
-    /// Serving while the member's own threads make progress; never depends on a quorum. For liveness probes.
+    /// Serving while the member's own threads make progress; never depends on a quorum. For
+    /// liveness probes.
     pub const LIVE: &str = "live";
 }
 

@@ -1,9 +1,10 @@
 //! How many bytes of answers may wait to be sent, of all clients together, and of one.
 //!
-//! What a request returns may be a thousand times as large as the request, and waits for as long as its client takes to
-//! read it. So it is counted from when it was read until it is sent. Beyond the bound reads are refused, and writes,
-//! which have taken effect, are answered without the pairs that they were to return. A client has at most three quarters of
-//! what others leave: one that reads nothing would have everybody else refused, for minutes.
+//! What a request returns may be a thousand times as large as the request, and waits for as long as
+//! its client takes to read it. So it is counted from when it was read until it is sent. Beyond the
+//! bound reads are refused, and writes, which have taken effect, are answered without the pairs
+//! that they were to return. A client has at most three quarters of what others leave: one that
+//! reads nothing would have everybody else refused, for minutes.
 
 use dengine_planted::planted;
 use dengine_types::sync::{Mutex, MutexGuard};
@@ -14,8 +15,9 @@ use std::sync::{Arc, PoisonError};
 /// What is not counted: the number of requests that are served at once bounds it well enough.
 pub const SMALL_BYTES: usize = 4096;
 
-/// Largest answer: three quarters of what clients take, so that there is room for what surrounds it and for the other
-/// answers of a frame. `dengine` checks that, for this crate knows nothing of clients.
+/// Largest answer: three quarters of what clients take, so that there is room for what surrounds it
+/// and for the other answers of a frame. `dengine` checks that, for this crate knows nothing of
+/// clients.
 pub const ANSWER_BYTES_MAX: usize = 48 << 20;
 
 /// The bound. Clones share it.
@@ -45,8 +47,9 @@ pub struct Held {
 }
 
 impl AnswerBudget {
-    /// So many bytes may be held at once. Who holds none may have an answer of `largest` bytes for which there is room, whatever
-    /// its share is: else it would never be let in where there is room for little more than one.
+    /// So many bytes may be held at once. Who holds none may have an answer of `largest` bytes for
+    /// which there is room, whatever its share is: else it would never be let in where there is
+    /// room for little more than one.
     #[must_use]
     pub fn new(limit: usize, largest: usize) -> Self {
         Self(Arc::new(Budget {

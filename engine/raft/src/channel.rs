@@ -1,9 +1,11 @@
-//! An unbounded channel from any number of threads to one, which sleeps while there is nothing in it.
+//! An unbounded channel from any number of threads to one, which sleeps while there is nothing in
+//! it.
 //!
-//! std's `mpsc` wakes the receiver with a lock in hand that the receiver takes before it sleeps again. Where processors are busy the one that is woken
-//! takes the place of the one that woke it, and then waits for it: at once where both are equals, and for tens of milliseconds where the
-//! sender is a thread that is nicer than all others, and everything that the receiver decides with it. Here the lock is held to
-//! put something in, and whoever sleeps is woken after that.
+//! std's `mpsc` wakes the receiver with a lock in hand that the receiver takes before it sleeps
+//! again. Where processors are busy the one that is woken takes the place of the one that woke it,
+//! and then waits for it: at once where both are equals, and for tens of milliseconds where the
+//! sender is a thread that is nicer than all others, and everything that the receiver decides with
+//! it. Here the lock is held to put something in, and whoever sleeps is woken after that.
 
 use dengine_planted::planted;
 use dengine_types::sync::{Condvar, Mutex, MutexGuard};
@@ -94,8 +96,9 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Puts all of them in, side by side. A sender that loses its processor with the lock in hand stops the receiver and all other senders: of a
-    /// thousand items each by itself one would do so much more often.
+    /// Puts all of them in, side by side. A sender that loses its processor with the lock in hand
+    /// stops the receiver and all other senders: of a thousand items each by itself one would do so
+    /// much more often.
     ///
     /// # Errors
     /// There is no receiver any more; here they are again.
@@ -207,7 +210,8 @@ impl<T> State<T> {
 }
 
 impl<T> Drop for Receiver<T> {
-    /// What is left is dropped with it, so that whoever waits for what it would have become learns that it will not.
+    /// What is left is dropped with it, so that whoever waits for what it would have become learns
+    /// that it will not.
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.is_closed = true;

@@ -23,8 +23,9 @@ pub enum Input {
     /// member did not see says nothing about the leader.
     Tick,
     /// Replicate something. Answered once it is applied, by the applier
-    /// ([`Done::answers`](crate::replica::Done)); else by [`Output::Refused`](crate::Output::Refused),
-    /// [`Output::Lost`](crate::Output::Lost) or [`Output::Forgotten`](crate::Output::Forgotten).
+    /// ([`Done::answers`](crate::replica::Done)); else by
+    /// [`Output::Refused`](crate::Output::Refused), [`Output::Lost`](crate::Output::Lost) or
+    /// [`Output::Forgotten`](crate::Output::Forgotten).
     Write {
         /// To answer with.
         token: Token,

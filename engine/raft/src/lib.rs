@@ -31,8 +31,8 @@
 //! chooses who goes on).
 //!
 //! Who waits is the shell's too. It draws a [`Token`] for each request
-//! ([`Replica::name`](replica::Replica::name)), keeps who waits under it, and says when asked whether
-//! somebody still does.
+//! ([`Replica::name`](replica::Replica::name)), keeps who waits under it, and says when asked
+//! whether somebody still does.
 //!
 //! # The way of a write
 //! ```text

@@ -1,7 +1,9 @@
-//! A [`PeerQueue`] between the thread that fills it and the task of the link that sends what it holds, which waits while there
-//! is nothing. Once the link is closed, the task ends behind what was queued before.
+//! A [`PeerQueue`] between the thread that fills it and the task of the link that sends what it
+//! holds, which waits while there is nothing. Once the link is closed, the task ends behind what
+//! was queued before.
 //!
-//! What may not live here: streams and clocks. The simulator, which has one thread, runs the queue without this.
+//! What may not live here: streams and clocks. The simulator, which has one thread, runs the queue
+//! without this.
 
 use crate::output::Outbound;
 use crate::peer_queue::{Dropped, PeerQueue, QueueLimits};
@@ -69,7 +71,8 @@ impl LinkQueue {
         self.until(|link| link.closed.then_some(()))
     }
 
-    /// Waits for the messages of the next frame. `None` once it is closed and everything is sent that was queued before.
+    /// Waits for the messages of the next frame. `None` once it is closed and everything is sent
+    /// that was queued before.
     pub fn next_frame(&self) -> impl Future<Output = Option<Vec<Bytes>>> {
         self.until(|link| {
             if planted!(ClosedBeforeQueued) && link.closed {

@@ -8,9 +8,9 @@ use dengine_kv::Outcome;
 use dengine_log::Position;
 use dengine_types::{Entry, HardState, Index, MemberId, Term};
 
-/// Something to be done. Outputs are carried out in order. [`Output::Log`] and [`Output::Apply`] may
-/// be done there and then, or each be given to a thread that keeps their order; whoever does them
-/// reports with [`Input::Persisted`](crate::Input::Persisted) and
+/// Something to be done. Outputs are carried out in order. [`Output::Log`] and [`Output::Apply`]
+/// may be done there and then, or each be given to a thread that keeps their order; whoever does
+/// them reports with [`Input::Persisted`](crate::Input::Persisted) and
 /// [`Input::Applied`](crate::Input::Applied).
 #[derive(Debug)]
 pub enum Output {
@@ -129,13 +129,13 @@ pub struct Outbound {
     pub carries_log: bool,
 }
 
-/// The leader's log contradicts what is committed here: acknowledged entries were given up, and this
-/// member has them still.
+/// The leader's log contradicts what is committed here: acknowledged entries were given up, and
+/// this member has them still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "entry {index} is committed here, and the log of the leader, member {leader} in term {term}, has another one in its place: the \
-     cluster goes on without writes that this member has, as it may after `dengine recover --accept-lost-writes`. Nothing of \
-     the leader's was applied on top"
+    "entry {index} is committed here, and the log of the leader, member {leader} in term {term}, \
+     has another one in its place: the cluster goes on without writes that this member has, as it \
+     may after `dengine recover --accept-lost-writes`. Nothing of the leader's was applied on top"
 )]
 pub struct Divergence {
     /// An entry that differs.

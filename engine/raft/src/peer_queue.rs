@@ -1,10 +1,11 @@
-//! What waits to be sent to one peer: how messages are put into frames, what is dropped when there is too much, and when
-//! a stream that broke is opened again.
+//! What waits to be sent to one peer: how messages are put into frames, what is dropped when there
+//! is too much, and when a stream that broke is opened again.
 //!
-//! The transport of `dengine` and the simulator's network run the same queue; each brings its own streams and clocks. Raft
-//! bears any loss and any order, but some losses cost more: a leader whose heartbeats wait behind megabytes of log is
-//! deposed. So what carries no log goes first and is kept while a stream is down, and what carries log is bounded in
-//! bytes, dropped when a stream breaks, and sent again by consensus.
+//! The transport of `dengine` and the simulator's network run the same queue; each brings its own
+//! streams and clocks. Raft bears any loss and any order, but some losses cost more: a leader whose
+//! heartbeats wait behind megabytes of log is deposed. So what carries no log goes first and is
+//! kept while a stream is down, and what carries log is bounded in bytes, dropped when a stream
+//! breaks, and sent again by consensus.
 //!
 //! What may not live here: clocks, sockets, and what messages mean.
 
@@ -14,8 +15,8 @@ use dengine_planted::planted;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Messages without log that are kept while a stream is down. The oldest go first: a later one of a kind says all that an
-/// earlier one did.
+/// Messages without log that are kept while a stream is down. The oldest go first: a later one of a
+/// kind says all that an earlier one did.
 const KEPT_WHILE_DOWN: usize = 64;
 /// What the frame's encoding adds to each of its messages, at most.
 const OVERHEAD_BYTES: usize = 8;
@@ -25,13 +26,15 @@ const OVERHEAD_BYTES: usize = 8;
 pub struct QueueLimits {
     /// Bytes of one frame. One that is larger holds a single message.
     pub frame_bytes: usize,
-    /// The largest frame that a peer takes: a larger one would end the stream, so the message is dropped instead.
+    /// The largest frame that a peer takes: a larger one would end the stream, so the message is
+    /// dropped instead.
     pub frame_bytes_max: usize,
     /// Bytes of messages that wait.
     pub queue_bytes: usize,
     /// How many of them.
     pub queue_messages: usize,
-    /// How long to wait before a stream that broke is opened again, at first; twice as long each time after.
+    /// How long to wait before a stream that broke is opened again, at first; twice as long each
+    /// time after.
     pub retry_min: Duration,
     /// The longest of these waits.
     pub retry_max: Duration,
@@ -153,8 +156,8 @@ impl PeerQueue {
         }
     }
 
-    /// The stream broke, or could not be opened. Returns how long to wait before the next try; consensus must be told that
-    /// the peer is unreachable.
+    /// The stream broke, or could not be opened. Returns how long to wait before the next try;
+    /// consensus must be told that the peer is unreachable.
     pub fn broke(&mut self) -> Duration {
         self.open = false;
         self.drop_log();

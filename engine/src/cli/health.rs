@@ -5,10 +5,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use dengine_protocol::health;
-use tonic::{Code, transport::Endpoint};
-use tonic_health::pb::{
-    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
-};
+use tonic::Code;
+use tonic::transport::Endpoint;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
 use super::{EXIT_FAILED, EXIT_OK, say};
 
@@ -19,7 +20,8 @@ pub(super) struct HealthArgs {
     #[arg(long, value_name = "HOST:PORT")]
     endpoint: String,
 
-    /// What to ask for: `ready` (can it answer a linearizable read now?) or `live` (do its threads run?).
+    /// What to ask for: `ready` (can it answer a linearizable read now?) or `live` (do its threads
+    /// run?).
     #[arg(long, default_value = health::READY)]
     service: String,
 

@@ -1,9 +1,11 @@
 //! `dengine init`: forms waiting members into a cluster.
 //!
-//! Nothing is remembered between runs; each looks at what the members say and does what is missing. Every
-//! endpoint must answer before anything is changed, so that no existing cluster is overlooked.
+//! Nothing is remembered between runs; each looks at what the members say and does what is missing.
+//! Every endpoint must answer before anything is changed, so that no existing cluster is
+//! overlooked.
 
-use std::{future::Future, time::Duration};
+use std::future::Future;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
@@ -23,8 +25,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// What `dengine init` takes.
 #[derive(Debug, Args)]
 pub(super) struct InitArgs {
-    /// Admin addresses of all members, comma-separated; the first begins the cluster. Client addresses do too, as long
-    /// as the admin port that a member names there can be reached from here.
+    /// Admin addresses of all members, comma-separated; the first begins the cluster. Client
+    /// addresses do too, as long as the admin port that a member names there can be reached from
+    /// here.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', required = true)]
     endpoints: Vec<String>,
 
@@ -159,7 +162,8 @@ impl Init {
     ) -> anyhow::Result<Member> {
         if status.cluster_id != 0 {
             bail!(
-                "{endpoint} was member {} of this cluster and has been removed; its folder can't come back: start it with an empty --data-dir",
+                "{endpoint} was member {} of this cluster and has been removed; its folder can't \
+                 come back: start it with an empty --data-dir",
                 status.member_id
             );
         }
@@ -227,8 +231,9 @@ impl Init {
         Ok(())
     }
 
-    /// Whether a member is there, with the folder by which the cluster knows it. If its address does not say, as where it can't be reached from
-    /// here, the leader does: it may have heard from one that has gone just now.
+    /// Whether a member is there, with the folder by which the cluster knows it. If its address
+    /// does not say, as where it can't be reached from here, the leader does: it may have heard
+    /// from one that has gone just now.
     async fn answers(&self, member: &Member, reachable: bool) -> bool {
         let folder_of = |status: &StatusResponse| status.folder_id == member.folder_id;
         if self.members.iter().any(|it| folder_of(&it.status)) {
@@ -309,7 +314,8 @@ fn listed(members: &[MemberProgress]) -> impl Iterator<Item = (&Member, bool)> {
         .filter_map(|it| Some((it.member.as_ref()?, it.reachable)))
 }
 
-/// Why a member can't be added whose name another one has, and what to do. To remove one that serves is no advice for who mistyped a name.
+/// Why a member can't be added whose name another one has, and what to do. To remove one that
+/// serves is no advice for who mistyped a name.
 fn name_taken(endpoint: &str, owner: &Member, answers: bool) -> String {
     let Member {
         id,
@@ -322,11 +328,14 @@ fn name_taken(endpoint: &str, owner: &Member, answers: bool) -> String {
     );
     if answers {
         format!(
-            "{name}, which answers at {client_address}: start this one with a --name of its own, then run this again. If it is to take the place of member {id}, stop that one and remove it before (dengine admin members remove {id})"
+            "{name}, which answers at {client_address}: start this one with a --name of its own, \
+             then run this again. If it is to take the place of member {id}, stop that one and \
+             remove it before (dengine admin members remove {id})"
         )
     } else {
         format!(
-            "{name}, which does not answer with the folder that it had: if that is gone for good, remove that member first (dengine admin members remove {id}), then run this again"
+            "{name}, which does not answer with the folder that it had: if that is gone for good, \
+             remove that member first (dengine admin members remove {id}), then run this again"
         )
     }
 }
@@ -344,8 +353,8 @@ fn describe(status: &StatusResponse) -> String {
     format!("{:?} {what}", status.name)
 }
 
-/// Repeats `ask` while its error may pass and there is time. All calls made so are idempotent, so one
-/// whose outcome is unknown is simply made again.
+/// Repeats `ask` while its error may pass and there is time. All calls made so are idempotent, so
+/// one whose outcome is unknown is simply made again.
 async fn retried<T, F>(
     deadline: Instant,
     what: &str,

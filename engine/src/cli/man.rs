@@ -1,9 +1,7 @@
 //! `dengine completions` and `man`: the command line, told to shells and to `man`.
 
-use std::{
-    io::{self, Write as _},
-    path::PathBuf,
-};
+use std::io::{self, Write as _};
+use std::path::PathBuf;
 
 use clap::Args;
 use clap_complete::Shell;

@@ -10,27 +10,24 @@ mod man;
 mod recover;
 mod serve;
 
-use std::{
-    io::{self, Write as _},
-    process::ExitCode,
-};
+use std::io::{self, Write as _};
+use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use dengine::{
-    config::{Config, ConfigError},
-    error::StartError,
-    server::ServeError,
-};
+use dengine::config::{Config, ConfigError};
+use dengine::error::StartError;
+use dengine::server::ServeError;
 use dengine_commands::{
     EXIT_FAILED, EXIT_OK, EXIT_USAGE, KeyCommand, complain, is_closed_pipe, table, told,
 };
 
-/// The data directory is damaged, or may lack what was acknowledged: this member has to be replaced. The
-/// Kubernetes operator does that when it sees this code.
+/// The data directory is damaged, or may lack what was acknowledged: this member has to be
+/// replaced. The Kubernetes operator does that when it sees this code.
 const EXIT_REPLACE: u8 = 3;
-/// The machine, its disk or whoever started the program keeps the member from running: an I/O error, no space, no more threads or
-/// files, a port or a folder in use, a folder of something else or of a newer version. The folder is as good as before, so the
-/// Kubernetes operator never replaces the member for it.
+/// The machine, its disk or whoever started the program keeps the member from running: an I/O
+/// error, no space, no more threads or files, a port or a folder in use, a folder of something else
+/// or of a newer version. The folder is as good as before, so the Kubernetes operator never
+/// replaces the member for it.
 const EXIT_ENVIRONMENT: u8 = 4;
 /// Where the members are, for all commands that ask some.
 const ENDPOINTS_VARIABLE: &str = "DENGINE_ENDPOINTS";
@@ -39,15 +36,21 @@ const ENDPOINTS_VARIABLE: &str = "DENGINE_ENDPOINTS";
 ///
 /// Start three members, then form them into a cluster once:
 ///
-///   dengine serve --name a --data-dir /tmp/a --listen-client 127.0.0.1:4100 --listen-peer 127.0.0.1:4101 --listen-monitor 127.0.0.1:4102 --listen-admin 127.0.0.1:4103
-///   dengine serve --name b --data-dir /tmp/b --listen-client 127.0.0.1:4200 --listen-peer 127.0.0.1:4201 --listen-monitor 127.0.0.1:4202 --listen-admin 127.0.0.1:4203
-///   dengine serve --name c --data-dir /tmp/c --listen-client 127.0.0.1:4300 --listen-peer 127.0.0.1:4301 --listen-monitor 127.0.0.1:4302 --listen-admin 127.0.0.1:4303
+///   dengine serve --name a --data-dir /tmp/a \
+///     --listen-client 127.0.0.1:4100 --listen-peer 127.0.0.1:4101 \
+///     --listen-monitor 127.0.0.1:4102 --listen-admin 127.0.0.1:4103
+///   dengine serve --name b --data-dir /tmp/b \
+///     --listen-client 127.0.0.1:4200 --listen-peer 127.0.0.1:4201 \
+///     --listen-monitor 127.0.0.1:4202 --listen-admin 127.0.0.1:4203
+///   dengine serve --name c --data-dir /tmp/c \
+///     --listen-client 127.0.0.1:4300 --listen-peer 127.0.0.1:4301 \
+///     --listen-monitor 127.0.0.1:4302 --listen-admin 127.0.0.1:4303
 ///   dengine init --endpoints 127.0.0.1:4103,127.0.0.1:4203,127.0.0.1:4303
 ///
-/// Exit codes: 0 done, or stopped by a signal in good order; 1 failed; 2 wrong usage or configuration,
-/// and nothing was changed; 3 the data directory is damaged or incomplete, and the member must be
-/// replaced; 4 the machine or its disk keeps the member from running, and the data directory is intact;
-/// 5 there is no such key, or the condition of a put did not hold.
+/// Exit codes: 0 done, or stopped by a signal in good order; 1 failed; 2 wrong usage or
+/// configuration, and nothing was changed; 3 the data directory is damaged or incomplete, and the
+/// member must be replaced; 4 the machine or its disk keeps the member from running, and the data
+/// directory is intact; 5 there is no such key, or the condition of a put did not hold.
 #[derive(Debug, Parser)]
 #[command(name = "dengine", version, verbatim_doc_comment, max_term_width = 100)]
 struct Cli {
@@ -59,19 +62,20 @@ struct Cli {
 enum Command {
     /// Run one member.
     ///
-    /// With an empty data directory it waits until `dengine init` (or the Kubernetes operator) gives it an
-    /// identity; with a used one it takes up where it stopped. SIGTERM or SIGINT stops it in good
-    /// order, a second one at once.
+    /// With an empty data directory it waits until `dengine init` (or the Kubernetes operator)
+    /// gives it an identity; with a used one it takes up where it stopped. SIGTERM or SIGINT stops
+    /// it in good order, a second one at once.
     Serve(Box<serve::ServeArgs>),
     /// Form waiting members into a cluster, once.
     ///
-    /// Bootstraps the first endpoint, then adds, joins and promotes the others. Safe to run again: what
-    /// is done already is left alone.
+    /// Bootstraps the first endpoint, then adds, joins and promotes the others. Safe to run again:
+    /// what is done already is left alone.
     Init(init::InitArgs),
-    /// Take up a `memory-first` folder after a power loss, although acknowledged writes may be missing.
+    /// Take up a `memory-first` folder after a power loss, although acknowledged writes may be
+    /// missing.
     ///
-    /// For the case that a majority of the voters lost power at once. A single such member is better
-    /// removed from the cluster, and joined again with an empty data directory.
+    /// For the case that a majority of the voters lost power at once. A single such member is
+    /// better removed from the cluster, and joined again with an empty data directory.
     Recover(recover::RecoverArgs),
     /// Look after a running cluster: status, members, sessions, transfer of leadership, health.
     Admin(admin::AdminArgs),

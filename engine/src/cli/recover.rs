@@ -1,4 +1,5 @@
-//! `dengine recover`: takes up a folder that may lack acknowledged writes, because a person says so.
+//! `dengine recover`: takes up a folder that may lack acknowledged writes, because a person says
+//! so.
 
 use super::{EXIT_OK, say};
 use anyhow::bail;
@@ -13,8 +14,8 @@ pub(super) struct RecoverArgs {
     #[arg(long, value_name = "PATH", env = "DENGINE_DATA_DIR")]
     data_dir: PathBuf,
 
-    /// Go on with what is in the folder. Writes that were acknowledged and are on no majority's disks are
-    /// lost for ever.
+    /// Go on with what is in the folder. Writes that were acknowledged and are on no majority's
+    /// disks are lost for ever.
     #[arg(long)]
     accept_lost_writes: bool,
 }

@@ -1,17 +1,16 @@
 //! `dengine serve`: one member, from configuration to a clean end.
 
-use std::{future::pending, path::PathBuf, time::Duration};
+use std::future::pending;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use dengine::{
-    config::{self, Config, ConfigOverrides},
-    error::{Fatal, StartError},
-    files,
-    node::Node,
-    server::{self, Listeners, NicerThreads, ServeError},
-    telemetry,
-};
+use dengine::config::{self, Config, ConfigOverrides};
+use dengine::error::{Fatal, StartError};
+use dengine::node::Node;
+use dengine::server::{self, Listeners, NicerThreads, ServeError};
+use dengine::{files, telemetry};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -68,7 +67,8 @@ enum End {
     WhileOpening,
 }
 
-/// Ends the process without its exit handlers: they would take RocksDB's globals from under a thread that is opening it.
+/// Ends the process without its exit handlers: they would take RocksDB's globals from under a
+/// thread that is opening it.
 #[expect(unsafe_code, reason = "the standard library runs the exit handlers")]
 fn end_at_once(code: u8) -> ! {
     // SAFETY: `_exit` takes any number, runs nothing of this process and does not return.
@@ -104,14 +104,15 @@ async fn serve(config: Config, threads: &NicerThreads) -> anyhow::Result<End> {
         stop.clone(),
     );
     let code = until_stopped(&node, &config, serving, stop, stop_signals).await;
-    // Whoever drops the last handle waits for the member's threads. A disk that hangs may keep them for ever, so this is
-    // left to where `run` waits for so long and no longer.
+    // Whoever drops the last handle waits for the member's threads. A disk that hangs may keep them
+    // for ever, so this is left to where `run` waits for so long and no longer.
     tokio::task::spawn_blocking(move || drop(node));
     code.map(End::WithCode)
 }
 
-/// Opens the member's folder, which takes long if its log or its state is large or its disk slow. `None` if a signal came
-/// first: nobody was served, and the folder is left as it may be found after a kill.
+/// Opens the member's folder, which takes long if its log or its state is large or its disk slow.
+/// `None` if a signal came first: nobody was served, and the folder is left as it may be found
+/// after a kill.
 async fn open(config: &Config, stop_signals: &mut StopSignals) -> anyhow::Result<Option<Node>> {
     // On a thread of its own, for it blocks.
     let mut opening = tokio::spawn(Node::start(config.clone()));
@@ -132,8 +133,8 @@ async fn open(config: &Config, stop_signals: &mut StopSignals) -> anyhow::Result
     Ok(None)
 }
 
-/// Goes on with its panic if it panicked, as the runtime does that can't have a thread: that says nothing about the folder, and must not
-/// end as an error would.
+/// Goes on with its panic if it panicked, as the runtime does that can't have a thread: that says
+/// nothing about the folder, and must not end as an error would.
 fn or_panic<T>(ended: Result<T, tokio::task::JoinError>) -> T {
     ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
@@ -152,8 +153,8 @@ async fn until_stopped(
         fatal = node.stopped() => {
             tracing::error!(error = %fatal, "member ends");
             stop.cancel();
-            // Nothing may be acknowledged any more, so that requests in flight get no time but to hear that they failed: one of them
-            // may have found what ends the member.
+            // Nothing may be acknowledged any more, so that requests in flight get no time but to
+            // hear that they failed: one of them may have found what ends the member.
             let told = tokio::time::timeout(LAST_ANSWERS, serving);
             let ended = tokio::time::timeout(SHUTDOWN_GRACE, node.shutdown());
             let _ = tokio::join!(told, ended);

@@ -9,7 +9,9 @@ mod load;
 mod settings;
 mod validate;
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use dengine_protocol::checks::RequestLimits;
 use dengine_protocol::ports;

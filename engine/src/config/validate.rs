@@ -1,6 +1,7 @@
 //! Validates a whole configuration at once: every problem is reported, each with what to do.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use dengine_log::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_UNIT};
 use dengine_protocol::BATCH_OPERATIONS_MAX;

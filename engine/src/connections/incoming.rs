@@ -1,34 +1,32 @@
 //! Taking connections in, as far as there are places, and closing those that have to end.
 
-use std::{
-    io,
-    pin::Pin,
-    sync::{Arc, Weak},
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures::Stream;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream},
-    time::{Sleep, sleep},
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-use super::{Connection, Connections, Inner, Source, lanes::give_way, lock};
+use super::lanes::give_way;
+use super::{Connection, Connections, Inner, Source, lock};
 use crate::memory;
 
 /// A client says something as soon as it is connected, and a peer who it is.
 const FIRST_WORD_PATIENCE: Duration = Duration::from_secs(10);
 /// While memory is short, a connection of whoever sends much takes something in so often at most.
 const HELD_BACK: Duration = Duration::from_millis(250);
-/// So many are taken in, or refused, before others have the thread, however many wait at the port: tokio would have a hundred, for
-/// milliseconds.
+/// So many are taken in, or refused, before others have the thread, however many wait at the port:
+/// tokio would have a hundred, for milliseconds.
 pub(super) const AT_ONCE: u32 = 16;
-/// The preface of HTTP/2 (RFC 9113, section 3.4) with the head of the frame that ends it, and less than any request of
-/// HTTP/1.1 with a header. What has said less is held by nobody else to account.
+/// The preface of HTTP/2 (RFC 9113, section 3.4) with the head of the frame that ends it, and less
+/// than any request of HTTP/1.1 with a header. What has said less is held by nobody else to
+/// account.
 const FIRST_WORD_BYTES: usize = 24 + 9;
 
 /// The connections that come in by a listener, as far as there are places.
@@ -64,7 +62,8 @@ impl Incoming {
         }
     }
 
-    /// Each must be greeted ([`Connection::greet`]) as soon as otherwise its first word must be said.
+    /// Each must be greeted ([`Connection::greet`]) as soon as otherwise its first word must be
+    /// said.
     pub(crate) fn greeted(self) -> Self {
         Self {
             must_be_greeted: true,
@@ -177,7 +176,8 @@ impl Guarded {
         }
     }
 
-    /// Asked by reads and by writes: while a client takes nothing, HTTP/2 does not read what it says.
+    /// Asked by reads and by writes: while a client takes nothing, HTTP/2 does not read what it
+    /// says.
     fn check_open(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.closed.as_mut().poll(context).is_ready() {
             return Err(io::ErrorKind::ConnectionAborted.into());
@@ -193,9 +193,10 @@ impl Guarded {
         Ok(())
     }
 
-    /// Whoever sends much waits while memory is short, but not for ever: what it was sent may be what ends the shortage.
-    /// So does whoever came as a peer and is no member, as far as anybody knows. Not a member, whose log would fall behind:
-    /// what is held for members is counted ([`memory`]).
+    /// Whoever sends much waits while memory is short, but not for ever: what it was sent may be
+    /// what ends the shortage. So does whoever came as a peer and is no member, as far as anybody
+    /// knows. Not a member, whose log would fall behind: what is held for members is counted
+    /// ([`memory`]).
     fn hold_back(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let is_concerned = || match self.must_be_greeted {
             false => self.source().sends_much(),

@@ -1,26 +1,25 @@
-//! Turns of the threads that serve clients: round by source, so that who asks for much waits behind itself.
+//! Turns of the threads that serve clients: round by source, so that who asks for much waits behind
+//! itself.
 //!
 //! A runtime polls tasks in the order in which they became ready, whosever they are: behind ten
 //! thousand calls of one client, each of them cheap, everybody else waits until all are done. So
 //! whatever is done for one source, its connections and their calls alike, is done by a few of the
-//! runtime's tasks, its lanes. A lane gives way when its [turn](super::turn) is over, and what is left of it comes behind
-//! what others have.
+//! runtime's tasks, its lanes. A lane gives way when its [turn](super::turn) is over, and what is
+//! left of it comes behind what others have.
 
-use std::{
-    cell::RefCell,
-    panic::AssertUnwindSafe,
-    pin::Pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
-    },
-    task::{Context, Poll, Wake, Waker, ready},
-};
+use std::cell::RefCell;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker, ready};
 
-use futures::{
-    FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered, task::AtomicWaker,
-};
-use tokio::{runtime::Handle, task::coop::unconstrained};
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::task::AtomicWaker;
+use futures::{FutureExt as _, StreamExt as _};
+use tokio::runtime::Handle;
+use tokio::task::coop::unconstrained;
 
 use super::turn::{Group, Threads, Time, Turn};
 
@@ -63,7 +62,8 @@ struct Lane {
     arrived: Mutex<Option<Vec<Task>>>,
     /// Wakes the task that it is.
     task: AtomicWaker,
-    /// It was woken and is not polled yet, and waits for these threads ([`Group`]), or for [`NONE`].
+    /// It was woken and is not polled yet, and waits for these threads ([`Group`]), or for
+    /// [`NONE`].
     waits_for: AtomicU8,
     /// Who polls it.
     is_with_nicer: AtomicBool,
@@ -125,7 +125,8 @@ impl Lanes {
         self.waiting.load(Ordering::Relaxed) >= WAITING_MAX
     }
 
-    /// Does this in one of them. If it panics, nothing else ends. Dropped if all have ended, which is when the runtime has.
+    /// Does this in one of them. If it panics, nothing else ends. Dropped if all have ended, which
+    /// is when the runtime has.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let work = AssertUnwindSafe(work).catch_unwind().map(drop);
         let first = self.next.fetch_add(1, Ordering::Relaxed);
@@ -251,8 +252,8 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// With its runtime, or because what it polled panicked while it was dropped: what has arrived is polled by nobody, and
-    /// would keep its connections for ever.
+    /// With its runtime, or because what it polled panicked while it was dropped: what has arrived
+    /// is polled by nobody, and would keep its connections for ever.
     fn drop(&mut self) {
         if self.has_moved {
             return;
@@ -303,14 +304,14 @@ impl Future for Running {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Weak, time::Instant};
+    use std::sync::Weak;
+    use std::time::Instant;
 
-    use tokio::{sync::oneshot, task::yield_now};
+    use tokio::sync::oneshot;
+    use tokio::task::yield_now;
 
-    use super::{
-        super::turn::{SLICE, threads_for_heavy},
-        *,
-    };
+    use super::super::turn::{SLICE, threads_for_heavy};
+    use super::*;
 
     /// Takes some of a slice.
     fn work() {
@@ -392,7 +393,8 @@ mod tests {
         told.await.unwrap();
     }
 
-    /// A panic while something is dropped ends the task that a lane is, as the end of a runtime does.
+    /// A panic while something is dropped ends the task that a lane is, as the end of a runtime
+    /// does.
     #[tokio::test]
     async fn a_lane_that_ended_keeps_nothing_and_others_take_what_comes() {
         let mut lanes = Lanes::start(&Threads::default());

@@ -1,11 +1,13 @@
 //! Connections that come in, of one port: how many there are, and which have to end.
 //!
-//! Each takes a file descriptor, and the log and RocksDB must never find that there is none left. A connection whose
-//! client reads nothing keeps what it was to be sent: nothing short of closing it gives that back.
+//! Each takes a file descriptor, and the log and RocksDB must never find that there is none left. A
+//! connection whose client reads nothing keeps what it was to be sent: nothing short of closing it
+//! gives that back.
 //!
 //! - [`incoming`]: taking them in. [mod@serve]: what is done on them.
 //! - [`source`]: where they come from, and what one place may have of what all share.
-//! - [`lanes`], [`turn`]: the same of the threads. [`heavy`]: who wants clearly more of them than others.
+//! - [`lanes`], [`turn`]: the same of the threads. [`heavy`]: who wants clearly more of them than
+//!   others.
 
 mod heavy;
 mod incoming;
@@ -21,23 +23,21 @@ pub(crate) use serve::{Http, serve};
 pub(crate) use source::{Share, Source, Sources, WAITING_UNIT_BYTES, one_client};
 pub(crate) use turn::threads_for_heavy;
 
-use std::{
-    collections::{BTreeMap, HashMap, hash_map::Entry},
-    net::IpAddr,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 /// A client that takes this much in a second reads, however slow its link is.
 const READING_BYTES_A_SECOND: usize = 16 * 1024;
-/// Streams of `Kv.Pipeline` or of reflection on one connection: what is sent on them and not taken fills windows that nothing
-/// else bounds. Our client has one, another for what is larger than a frame, and a third for a moment.
+/// Streams of `Kv.Pipeline` or of reflection on one connection: what is sent on them and not taken
+/// fills windows that nothing else bounds. Our client has one, another for what is larger than a
+/// frame, and a third for a moment.
 pub(crate) const PIPELINES_MAX: usize = 3;
 /// Connections that had to make room, and for which something is held still: of all addresses.
 const CLOSING_MAX: usize = 512;
@@ -61,8 +61,9 @@ struct Inner {
 pub(crate) enum WhenFull {
     /// It is refused. Its client may ask another member, and those who were here first go on.
     Refuse,
-    /// The oldest makes room of the address with most of those that have not proven whose they are ([`Connection::prove`]).
-    /// Whoever holds connections open to keep others away loses them first.
+    /// The oldest makes room of the address with most of those that have not proven whose they are
+    /// ([`Connection::prove`]). Whoever holds connections open to keep others away loses them
+    /// first.
     MakeRoom,
 }
 
@@ -72,8 +73,8 @@ struct Open {
     /// The oldest first.
     all: BTreeMap<u64, Arc<Connection>>,
     by_address: HashMap<IpAddr, usize>,
-    /// Those that had to make room, by address: their sockets are closed, and what is held for them goes once their threads have
-    /// noticed.
+    /// Those that had to make room, by address: their sockets are closed, and what is held for them
+    /// goes once their threads have noticed.
     closing: HashMap<u64, IpAddr>,
     /// Connections that were refused since it was last told.
     refused: u64,
@@ -126,7 +127,8 @@ impl Connections {
         Self(inner)
     }
 
-    /// Closes the connections of clients that read nothing for `patience`, until `stop` is cancelled.
+    /// Closes the connections of clients that read nothing for `patience`, until `stop` is
+    /// cancelled.
     pub(crate) async fn watch_over(self, patience: Duration, stop: CancellationToken) {
         let looks = async {
             loop {
@@ -173,7 +175,8 @@ impl Connections {
         by_address
     }
 
-    /// Whether one is being closed, and has its socket still; but for those that made room for others.
+    /// Whether one is being closed, and has its socket still; but for those that made room for
+    /// others.
     fn has_closing(&self) -> bool {
         self.open().all.values().any(|it| it.is_closed())
     }
@@ -196,8 +199,9 @@ impl Connections {
         let own = open.by_address.get(&from);
         let full_of_one = own.is_some_and(|own| *own >= of_one);
         let room = match (open.all.len() >= limit || full_of_one, self.0.when_full) {
-            // However fast they come and have to make room for each other, so much is held for them at most; and of an address half of
-            // what others leave, so that it takes ten that do nothing else until the next one finds none.
+            // However fast they come and have to make room for each other, so much is held for them
+            // at most; and of an address half of what others leave, so that it takes ten that do
+            // nothing else until the next one finds none.
             _ if Share::HALF.more(CLOSING_MAX, open.closing.len(), open.closing_of(from)) == 0 => {
                 false
             }
@@ -228,8 +232,8 @@ impl Connections {
 }
 
 impl Open {
-    /// Closes the oldest connection of which nobody knows whose it is: from there, or from where most of these come. A
-    /// probe has one.
+    /// Closes the oldest connection of which nobody knows whose it is: from there, or from where
+    /// most of these come. A probe has one.
     fn make_room(&mut self, from: Option<IpAddr>) -> bool {
         let mut strangers = HashMap::<IpAddr, usize>::new();
         for it in self.all.values().filter(|it| !it.is_proven()) {
@@ -333,7 +337,8 @@ impl Connection {
         self.closed.cancel();
     }
 
-    /// Closes it, and gives its file descriptor back now: whoever serves it may have much else to do before.
+    /// Closes it, and gives its file descriptor back now: whoever serves it may have much else to
+    /// do before.
     fn hang_up(&self) {
         self.close();
         let socket = lock(&self.socket).take();
@@ -376,7 +381,8 @@ impl Connection {
         }
     }
 
-    /// A stream has ended with frames unread, which the connection keeps until its client reads them after all.
+    /// A stream has ended with frames unread, which the connection keeps until its client reads
+    /// them after all.
     pub(crate) fn keeps(&self, bytes: usize) {
         let mut unread = lock(&self.unread);
         unread.stuck_bytes += bytes;
@@ -512,7 +518,8 @@ mod tests {
     /// Sixty-four of them were there until their threads had noticed, and somebody new was refused.
     #[tokio::test]
     async fn a_socket_that_has_to_make_room_is_closed_at_once() {
-        use tokio::{io::AsyncReadExt as _, net::TcpListener};
+        use tokio::io::AsyncReadExt as _;
+        use tokio::net::TcpListener;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let connections = Connections::new(2, WhenFull::MakeRoom, &Sources::default());
         let mut client = TcpStream::connect(listener.local_addr().unwrap())

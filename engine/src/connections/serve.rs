@@ -1,33 +1,33 @@
-//! HTTP on the connections that come in: whatever is done for one source in its own [lanes](super::lanes).
+//! HTTP on the connections that come in: whatever is done for one source in its own
+//! [lanes](super::lanes).
 
-use std::{
-    convert::Infallible,
-    pin::pin,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures::StreamExt as _;
-use hyper::{body, rt::Executor};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    server::conn::auto,
-    service::TowerToHyperService,
-};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tonic::{
-    body::Body,
-    codegen::http::{Request, Response},
-    transport::server::Connected as _,
-};
+use hyper::body;
+use hyper::rt::Executor;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tonic::transport::server::Connected as _;
 use tower::{Service, ServiceExt as _};
 
-use super::{Incoming, Source, incoming::Guarded};
+use super::incoming::Guarded;
+use super::{Incoming, Source};
 
 /// Of a request: tokens of proxies fit. They are held before anybody has looked at the call.
 const HEADER_BYTES_MAX: u32 = 8 * 1024;
 
-/// What a port's connections may speak and have in flight, and how it is noticed that one has silently gone.
+/// What a port's connections may speak and have in flight, and how it is noticed that one has
+/// silently gone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Http {
     /// HTTP/1.1 besides HTTP/2: for people, probes and scrapes.
@@ -41,7 +41,8 @@ pub(crate) struct Http {
     pub(crate) keepalive_timeout: Duration,
 }
 
-/// Serves `services` to all who come, until `stop` is cancelled and the calls in flight are answered.
+/// Serves `services` to all who come, until `stop` is cancelled and the calls in flight are
+/// answered.
 pub(crate) async fn serve<S>(
     mut incoming: Incoming,
     http: Http,
@@ -139,14 +140,13 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for OfSource {
 mod tests {
     use std::task::Poll;
 
-    use tokio::{
-        io::{AsyncReadExt as _, AsyncWriteExt as _},
-        net::{TcpListener, TcpStream},
-        task::JoinHandle,
-        time::timeout,
-    };
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::JoinHandle;
+    use tokio::time::timeout;
 
-    use super::super::{Connections, Sources, WhenFull, incoming::AT_ONCE};
+    use super::super::incoming::AT_ONCE;
+    use super::super::{Connections, Sources, WhenFull};
     use super::*;
 
     /// Longer than anybody is waited for.
@@ -176,7 +176,8 @@ mod tests {
         (TcpStream::connect(address).await.unwrap(), served)
     }
 
-    /// A hundred were taken in or refused at one go, and whoever else wanted the thread waited for milliseconds.
+    /// A hundred were taken in or refused at one go, and whoever else wanted the thread waited for
+    /// milliseconds.
     #[tokio::test]
     async fn others_have_the_thread_between_some_connections() {
         const MANY: usize = 64;
@@ -225,7 +226,8 @@ mod tests {
         assert!(closed.is_ok(), "it is kept");
     }
 
-    /// What waits for a first word, whether it comes or not, waited for it while the member was to stop.
+    /// What waits for a first word, whether it comes or not, waited for it while the member was to
+    /// stop.
     #[tokio::test]
     async fn who_says_nothing_holds_up_no_end() {
         let stop = CancellationToken::new();

@@ -1,21 +1,20 @@
 //! Where connections come from, and what one such place may have of what all share.
 //!
-//! Without names that are proven, an address is all by which one client is told from another. Clients behind one
-//! address (a proxy, network address translation) count as one, and one with many addresses as many. What IPv6 gives to
-//! one network (a /64, RFC 4291 section 2.5.4), and so to anybody, counts as one address. It is one source on all ports that
-//! are served by the same threads: else who came by three had three shares.
+//! Without names that are proven, an address is all by which one client is told from another.
+//! Clients behind one address (a proxy, network address translation) count as one, and one with
+//! many addresses as many. What IPv6 gives to one network (a /64, RFC 4291 section 2.5.4), and so
+//! to anybody, counts as one address. It is one source on all ports that are served by the same
+//! threads: else who came by three had three shares.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, Ipv6Addr},
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
-use super::{Connections, Inner, lanes::Lanes, lock, turn::Threads};
+use super::lanes::Lanes;
+use super::turn::Threads;
+use super::{Connections, Inner, lock};
 use crate::nicer::Nicer;
 
 /// The address by which a client is told from others.
@@ -29,7 +28,8 @@ pub(crate) fn one_client(from: IpAddr) -> IpAddr {
     }
 }
 
-/// Those from where anything comes, by whichever port, that is done by the same threads. Clones share them.
+/// Those from where anything comes, by whichever port, that is done by the same threads. Clones
+/// share them.
 #[derive(Clone, Default)]
 pub(crate) struct Sources(Arc<Known>);
 
@@ -112,7 +112,8 @@ pub(crate) struct Source {
 }
 
 impl Sources {
-    /// Those whom this runtime serves, and `nicer` for as long as they are heavy ([`threads_for_heavy`](super::threads_for_heavy)).
+    /// Those whom this runtime serves, and `nicer` for as long as they are heavy
+    /// ([`threads_for_heavy`](super::threads_for_heavy)).
     pub(crate) fn start(nicer: &Nicer) -> Self {
         Self(Arc::new(Known {
             threads: Threads::beside(nicer),
@@ -120,8 +121,8 @@ impl Sources {
         }))
     }
 
-    /// The same addresses on a port for probes: they have turns of their own on the same threads, for a probe that comes from where
-    /// a busy client does need not wait behind it.
+    /// The same addresses on a port for probes: they have turns of their own on the same threads,
+    /// for a probe that comes from where a busy client does need not wait behind it.
     pub(crate) fn for_probes(&self) -> Self {
         Self(Arc::new(Known {
             threads: self.0.threads.clone(),
@@ -135,13 +136,15 @@ impl Sources {
         lock(&self.0.ports).all.push(Arc::downgrade(port));
     }
 
-    /// So many bytes are held for an address besides what is known here. Must not lock what is locked while connections are.
+    /// So many bytes are held for an address besides what is known here. Must not lock what is
+    /// locked while connections are.
     pub(crate) fn holds(&self, bytes: impl Fn(IpAddr) -> usize + Send + Sync + 'static) {
         lock(&self.0.ports).holders.push(Box::new(bytes));
     }
 
-    /// Closes half of the connections, on all ports, of the address for which most is held, the newest ones, and says how many. None while
-    /// those that it closed before may still give something back: others would go for what they held. Called again and again, it gets to
+    /// Closes half of the connections, on all ports, of the address for which most is held, the
+    /// newest ones, and says how many. None while those that it closed before may still give
+    /// something back: others would go for what they held. Called again and again, it gets to
     /// everybody.
     pub(crate) fn shed(&self) -> usize {
         let mut known = lock(&self.0.ports);
@@ -248,21 +251,24 @@ impl Source {
         self.sent.add(self.since.elapsed().as_secs(), bytes);
     }
 
-    /// Whether more than a little has arrived from there lately: who goes on like that makes a shortage worse. Who took the
-    /// memory may be idle by now, and those who are served need not wait for that.
+    /// Whether more than a little has arrived from there lately: who goes on like that makes a
+    /// shortage worse. Who took the memory may be idle by now, and those who are served need not
+    /// wait for that.
     pub(super) fn sends_much(&self) -> bool {
         self.sent.of_late(self.since.elapsed().as_secs()) > MUCH_BYTES
     }
 
-    /// What its requests may hold, roughly, and those that wait. What arrived lately says nothing of that: a member that passes writes on sends more than
-    /// anybody, and has its answers at once.
+    /// What its requests may hold, roughly, and those that wait. What arrived lately says nothing
+    /// of that: a member that passes writes on sends more than anybody, and has its answers at
+    /// once.
     fn may_hold(&self) -> usize {
         let requests = self.calls.load(Ordering::Relaxed) + self.requests.load(Ordering::Relaxed);
         let waiting = self.waiting.load(Ordering::Relaxed);
         requests * REQUEST_BYTES + waiting * WAITING_UNIT_BYTES
     }
 
-    /// Does this in turns with what is done for others. Within a runtime, as all that serves clients is.
+    /// Does this in turns with what is done for others. Within a runtime, as all that serves
+    /// clients is.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let lanes = self.lanes.get_or_init(|| Lanes::start(&self.threads));
         lanes.spawn(work);
@@ -274,8 +280,9 @@ impl Source {
     }
 }
 
-/// So many of each so many things that nobody else has may be one client's. However many clients take what they may, the
-/// next one finds some: what is left grows smaller with each, and is never nothing before all are taken one by one.
+/// So many of each so many things that nobody else has may be one client's. However many clients
+/// take what they may, the next one finds some: what is left grows smaller with each, and is never
+/// nothing before all are taken one by one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Share {
     of_one: usize,

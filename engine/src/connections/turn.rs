@@ -1,30 +1,26 @@
-//! How long a source has a thread for while others want it: the time of threads is shared out as in start-time fair
-//! queueing (Goyal, Vin and Cheng, SIGCOMM 1996).
+//! How long a source has a thread for while others want it: the time of threads is shared out as in
+//! start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996).
 //!
-//! A turn cannot be cut short: who decodes a frame of a thousand calls, or answers it, gives way only after that. So time that
-//! was had is counted, of each source. Who has had less than others goes on until it is even with them, and who has had
-//! more gives way as soon as it can. Who was away has no claim to all the time in which others were served: a moment of it,
-//! [`CREDIT`], is enough to be served at once.
+//! A turn cannot be cut short: who decodes a frame of a thousand calls, or answers it, gives way
+//! only after that. So time that was had is counted, of each source. Who has had less than others
+//! goes on until it is even with them, and who has had more gives way as soon as it can. Who was
+//! away has no claim to all the time in which others were served: a moment of it, [`CREDIT`], is
+//! enough to be served at once.
 //!
-//! Where processors are busy, who wants clearly more than others is [*heavy*](super::heavy) and served by threads that are nicer
-//! ([`Nicer`]): less of a processor, and turns that last longer by as much. Turns are shared out among those that the same threads serve.
+//! Where processors are busy, who wants clearly more than others is [*heavy*](super::heavy) and
+//! served by threads that are nicer ([`Nicer`]): less of a processor, and turns that last longer by
+//! as much. Turns are shared out among those that the same threads serve.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Handle};
 
-use super::{
-    heavy::{Demand, Demands, Spent},
-    lanes::TASKS_BETWEEN_EVENTS,
-};
+use super::heavy::{Demand, Demands, Spent};
+use super::lanes::TASKS_BETWEEN_EVENTS;
 use crate::nicer::Nicer;
 
 /// Of a thread, at a time, while others wait: three to ten calls. To change over takes a fiftieth
@@ -32,7 +28,8 @@ use crate::nicer::Nicer;
 pub(super) const SLICE: Duration = Duration::from_micros(50);
 /// While nobody is known to wait. Somebody may, of whom the thread has not heard yet.
 const SLICE_ALONE: Duration = Duration::from_micros(200);
-/// By so much others may be ahead of whoever is served; also the longest turn that anybody has while others wait.
+/// By so much others may be ahead of whoever is served; also the longest turn that anybody has
+/// while others wait.
 const CREDIT: Duration = Duration::from_millis(1);
 
 /// What all sources that share threads have of them. Clones share it.
@@ -47,8 +44,9 @@ struct All {
     queues: [Queue; 2],
 }
 
-/// Which threads serve a source. The time of one group says nothing of the other's: turns of the nicer threads last longer, and who wants one of them
-/// takes nothing from those whom the usual ones serve.
+/// Which threads serve a source. The time of one group says nothing of the other's: turns of the
+/// nicer threads last longer, and who wants one of them takes nothing from those whom the usual
+/// ones serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Group {
     Usual,
@@ -261,14 +259,16 @@ fn nanos(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::heavy::PERIOD, *};
+    use super::super::heavy::PERIOD;
+    use super::*;
 
     fn spend(time: Duration) {
         let begun = Instant::now();
         while begun.elapsed() < time {}
     }
 
-    /// Fifty microseconds of every half a millisecond were less than it wanted, and it waited for ever longer.
+    /// Fifty microseconds of every half a millisecond were less than it wanted, and it waited for
+    /// ever longer.
     #[tokio::test]
     async fn who_has_had_less_goes_on_until_it_is_even() {
         let threads = Threads::default();
@@ -315,8 +315,8 @@ mod tests {
         assert!(!early && turn.is_over());
     }
 
-    /// Its turns last as long as it waits for a processor, so that it was far ahead of all others: none of these gave way to another before its
-    /// turn had lasted a millisecond.
+    /// Its turns last as long as it waits for a processor, so that it was far ahead of all others:
+    /// none of these gave way to another before its turn had lasted a millisecond.
     #[tokio::test]
     async fn what_the_nicer_threads_do_counts_for_nobody_whom_the_usual_ones_serve() {
         let threads = Threads::with_nicer().unwrap();
@@ -343,7 +343,8 @@ mod tests {
         assert_eq!(moves(), [true, false]);
     }
 
-    /// Whoever asks for little and was served by threads that wait for a processor was heavy for as long as it was served by them.
+    /// Whoever asks for little and was served by threads that wait for a processor was heavy for as
+    /// long as it was served by them.
     #[tokio::test]
     async fn to_wait_for_a_processor_makes_nobody_heavy() {
         let threads = Threads::with_nicer().unwrap();

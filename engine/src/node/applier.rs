@@ -47,7 +47,8 @@ impl ApplyThread {
             }
         }
         if let Err(error) = self.applier.machine().flush() {
-            tracing::warn!(%error, "the state machine was not flushed; the next start replays more of the log");
+            tracing::warn!(%error, "the state machine was not flushed; the next start replays more \
+                of the log");
         }
     }
 

@@ -19,8 +19,8 @@ pub(super) fn first_member(config: &Config, folder_id: &str) -> Member {
     }
 }
 
-/// Writes a log that holds the bootstrap entry, already committed, and nothing else. The folder has no
-/// identity yet, so a crash before it gets one leaves an empty member.
+/// Writes a log that holds the bootstrap entry, already committed, and nothing else. The folder has
+/// no identity yet, so a crash before it gets one leaves an empty member.
 pub(super) fn write_first_entry(
     folder: &DataDir,
     config: &Config,
@@ -42,8 +42,8 @@ pub(super) fn write_first_entry(
     log.sync().map_err(failed)
 }
 
-/// Makes the empty log of a member that joins. It must exist before the folder has an identity: a member
-/// with an identity and no log has lost its votes, and is refused.
+/// Makes the empty log of a member that joins. It must exist before the folder has an identity: a
+/// member with an identity and no log has lost its votes, and is refused.
 pub(super) fn make_empty_log(
     folder: &DataDir,
     config: &Config,
@@ -60,8 +60,8 @@ mod tests {
     use super::*;
     use tokio::runtime::{Handle, Runtime};
 
-    /// Where it was a heavy client, the member made and sent snapshots on threads that are nicer than all others, for as long as
-    /// it ran.
+    /// Where it was a heavy client, the member made and sent snapshots on threads that are nicer
+    /// than all others, for as long as it ran.
     #[test]
     fn a_member_begins_on_the_threads_that_it_was_started_on_whoever_asks_for_it() {
         let [usual, of_heavy] = [(); 2].map(|()| Runtime::new().unwrap());

@@ -80,7 +80,8 @@ impl Callers {
     }
 }
 
-/// Those who wait for what was handed to the applier, in the order of its entries. Owned by its thread.
+/// Those who wait for what was handed to the applier, in the order of its entries. Owned by its
+/// thread.
 #[derive(Default)]
 pub(super) struct Committed(VecDeque<(Token, Option<Awaited>)>);
 

@@ -14,7 +14,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 /// What a flush writes besides the records: where they lie in the new file, and that there is one.
 const BESIDES_BYTES: u64 = 1 << 20;
 
-/// Asks for a flush. One request may wait while a flush runs; it covers whatever is applied until it begins.
+/// Asks for a flush. One request may wait while a flush runs; it covers whatever is applied until
+/// it begins.
 #[derive(Clone)]
 pub(super) struct FlushRequests(SyncSender<()>);
 
@@ -54,8 +55,9 @@ impl FlushTrigger {
     }
 }
 
-/// Works until nobody can ask any more. On a disk without room for it nothing is flushed, for RocksDB writes nothing for a while once
-/// it found no space: the log keeps what it needs, and asks again when it is full.
+/// Works until nobody can ask any more. On a disk without room for it nothing is flushed, for
+/// RocksDB writes nothing for a while once it found no space: the log keeps what it needs, and asks
+/// again when it is full.
 pub(super) fn run(
     flusher: &Flusher<RocksStore>,
     requests: &Receiver<()>,
@@ -89,14 +91,16 @@ pub(super) fn run(
 /// There is no room for what is in memory.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the disk is full: to flush the state takes up to {needed_bytes} bytes, and {free_bytes} are free"
+    "the disk is full: to flush the state takes up to {needed_bytes} bytes, and {free_bytes} are \
+     free"
 )]
 pub(super) struct NoRoom {
     needed_bytes: u64,
     free_bytes: u64,
 }
 
-/// Ask before whatever flushes the state. If the system does not say how much is free, the flush finds out.
+/// Ask before whatever flushes the state. If the system does not say how much is free, the flush
+/// finds out.
 pub(super) fn check_room(flusher: &Flusher<RocksStore>, space: &Space) -> Result<(), NoRoom> {
     let needed_bytes = flusher.unflushed_bytes() + BESIDES_BYTES;
     match space.free_bytes_now() {

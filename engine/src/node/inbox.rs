@@ -1,8 +1,9 @@
 //! Everything that reaches the replica thread, through one queue.
 //!
-//! The queue itself has no bound; what enters it has. A request or a peer's message carries permits of a
-//! semaphore that it gives back when it was handled, and the log writer and the applier answer once for
-//! what they were given. So the replica never waits for the threads that it feeds, and they never for it.
+//! The queue itself has no bound; what enters it has. A request or a peer's message carries permits
+//! of a semaphore that it gives back when it was handled, and the log writer and the applier answer
+//! once for what they were given. So the replica never waits for the threads that it feeds, and
+//! they never for it.
 
 use super::snapshots::Made;
 use super::status::MembersView;
@@ -46,8 +47,8 @@ pub(crate) struct PeerStream {
 }
 
 impl PeerStream {
-    /// A message was refused, which no member sends: there is no sense in reading more of them, for each costs the replica as
-    /// much as one of a member.
+    /// A message was refused, which no member sends: there is no sense in reading more of them, for
+    /// each costs the replica as much as one of a member.
     pub(super) fn refuse(&self) {
         self.refused.store(true, Ordering::Relaxed);
         self.told.notify_one();
@@ -63,8 +64,8 @@ impl PeerStream {
     }
 }
 
-/// What reaches the replica thread: what its replica takes in, and what this shell adds to it, which is
-/// who waits, and what a message holds while it is queued.
+/// What reaches the replica thread: what its replica takes in, and what this shell adds to it,
+/// which is who waits, and what a message holds while it is queued.
 pub(crate) enum ToReplica {
     /// For the replica as it is.
     Input(Input),

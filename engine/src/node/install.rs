@@ -1,11 +1,11 @@
-//! Turns a member into what a snapshot says: ends it, resets its log, and starts it anew from its folder.
+//! Turns a member into what a snapshot says: ends it, resets its log, and starts it anew from its
+//! folder.
 //!
-//! Whatever goes wrong before the log is reset leaves the member as it was; after that, opening the folder
-//! completes the installation, now or after a crash.
+//! Whatever goes wrong before the log is reset leaves the member as it was; after that, opening the
+//! folder completes the installation, now or after a crash.
 
-use super::open;
 use super::running::Running;
-use super::{Inner, Node, Stage};
+use super::{Inner, Node, Stage, open};
 use crate::error::{Fatal, StartError};
 use crate::storage::OpenStore;
 use dengine_data_dir::Identity;
@@ -18,8 +18,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// How long those who read the old state may take to finish. Long reads are told to (`server/aside.rs`), and everything
-/// else is bounded well below.
+/// How long those who read the old state may take to finish. Long reads are told to
+/// (`server/aside.rs`), and everything else is bounded well below.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 const CLOSE_POLL: Duration = Duration::from_millis(5);
 
@@ -46,7 +46,8 @@ pub(super) async fn supervise(node: Weak<Inner>, mut installs: UnboundedReceiver
 async fn failure(
     installing: impl Future<Output = Result<(), StartError>> + Send + 'static,
 ) -> Option<Fatal> {
-    // A task of its own, so that a panic is told as well: nobody else would, and the member would neither serve nor end.
+    // A task of its own, so that a panic is told as well: nobody else would, and the member would
+    // neither serve nor end.
     match tokio::spawn(installing).await {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(Fatal::Restart(Arc::new(error))),

@@ -1,5 +1,5 @@
-//! The thread that keeps the store small: proposes compactions and expiries while this member leads, and
-//! removes what was compacted.
+//! The thread that keeps the store small: proposes compactions and expiries while this member
+//! leads, and removes what was compacted.
 
 use super::inbox::{Reply, ToReplica};
 use super::space::{HandOvers, Space, ToldLow};
@@ -78,7 +78,8 @@ impl KeeperThread {
             .hand_overs
             .is_due(low || stalled, leads, Instant::now())
         {
-            // Whoever's disk gets on leads better than one whose disk does not, even if it is nearly full.
+            // Whoever's disk gets on leads better than one whose disk does not, even if it is
+            // nearly full.
             self.hand_over(if stalled {
                 Successor::Soonest
             } else {
@@ -97,7 +98,8 @@ impl KeeperThread {
         let _ = self.replica.send(ToReplica::Transfer(to, caller));
     }
 
-    /// Keeps up with any rate of writes, and still lets the rest of the work have its turn. What finds no space waits for the next time.
+    /// Keeps up with any rate of writes, and still lets the rest of the work have its turn. What
+    /// finds no space waits for the next time.
     fn collect(&mut self) -> Result<(), ReadError> {
         let start = Instant::now();
         let most = match self.keeper.behind() {

@@ -1,12 +1,13 @@
-//! The thread that makes the log's next segment while the present one is written, for that takes far longer than an append.
+//! The thread that makes the log's next segment while the present one is written, for that takes
+//! far longer than an append.
 
 use crate::error::StartError;
 use dengine_log::{Filled, Piece, RealDisk};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
-/// The log's thread's side of it. The other thread ends when this is dropped, which waits for it: whoever opens the log
-/// next finds nobody else in its folder.
+/// The log's thread's side of it. The other thread ends when this is dropped, which waits for it:
+/// whoever opens the log next finds nobody else in its folder.
 pub(super) struct LogFiller {
     /// `None` only while it is dropped.
     pieces: Option<Sender<Piece<RealDisk>>>,

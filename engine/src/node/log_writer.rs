@@ -1,5 +1,5 @@
-//! The thread that makes the log durable: one write and one `fdatasync` for all that queued meanwhile. What is done when is core's to
-//! say ([`LogWriter`]).
+//! The thread that makes the log durable: one write and one `fdatasync` for all that queued
+//! meanwhile. What is done when is core's to say ([`LogWriter`]).
 
 use super::inbox::ToReplica;
 use super::log_filler::LogFiller;
@@ -70,8 +70,8 @@ impl LogThread {
         if self.writer.may_have_lost(&self.log)
             && let Err(error) = self.power.mark_suspect()
         {
-            tracing::error!(%error, "the folder could not be marked as suspect: do not start this member \
-                again, replace it");
+            tracing::error!(%error, "the folder could not be marked as suspect: do not start this \
+                member again, replace it");
         }
     }
 
@@ -126,8 +126,8 @@ impl LogThread {
         let _ = self.replica.send(Input::LogFull.into());
     }
 
-    /// Takes what queued, or waits for it, so long at most. Says whether more may come: a member that stops has promised nothing of
-    /// what could not be written, but what came before it.
+    /// Takes what queued, or waits for it, so long at most. Says whether more may come: a member
+    /// that stops has promised nothing of what could not be written, but what came before it.
     fn take_jobs(&mut self, jobs: &Receiver<LogJob>, longest: Option<Duration>) -> bool {
         let first = jobs.recv_timeout(longest.unwrap_or(LONGEST_WAIT));
         if matches!(first, Err(RecvTimeoutError::Disconnected)) {

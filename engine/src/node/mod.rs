@@ -1,4 +1,5 @@
-//! One member: its folder, its threads, its listener for peers, and the handle through which callers use it.
+//! One member: its folder, its threads, its listener for peers, and the handle through which
+//! callers use it.
 //!
 //! ```text
 //! callers ──▶ Node ──▶ replica thread ──▶ log writer (write + fdatasync) ──▶ replica thread
@@ -6,10 +7,10 @@
 //!                        │      └── peers (transport)
 //!                        └──▶ applier ──▶ replies to callers
 //! ```
-//! A member lives through two states, which are types here: *waiting* (an empty folder, no threads) and
-//! [`running::Running`] (an identity, and everything that takes part). It passes from the first to the
-//! second once, when it is bootstrapped or joined, and never back. A snapshot that it receives ends the second
-//! and begins it anew ([`install`]).
+//! A member lives through two states, which are types here: *waiting* (an empty folder, no threads)
+//! and [`running::Running`] (an identity, and everything that takes part). It passes from the first
+//! to the second once, when it is bootstrapped or joined, and never back. A snapshot that it
+//! receives ends the second and begins it anew ([`install`]).
 //!
 //! What may not live here: the rules of Raft (`dengine_raft::consensus`), of keys and values
 //! (`dengine_kv`), or of gRPC ([`crate::server`]).
@@ -75,9 +76,10 @@ const _: () = assert!(answers::ANSWER_BYTES_MAX == dengine_protocol::RESPONSE_BY
 const REQUESTS: &str = "requests";
 
 /// A member of a cluster, or one that waits to become it. Cheap to clone; the member runs until
-/// [`Node::shutdown`], until its last handle is dropped, or until [`Node::stopped`] says why it ended by itself.
-/// Dropping the last handle blocks until its threads have ended; `shutdown` waits without blocking. The listener is
-/// closed a moment after either, and the state once no [`Node::reader`] of it is left.
+/// [`Node::shutdown`], until its last handle is dropped, or until [`Node::stopped`] says why it
+/// ended by itself. Dropping the last handle blocks until its threads have ended; `shutdown` waits
+/// without blocking. The listener is closed a moment after either, and the state once no
+/// [`Node::reader`] of it is left.
 #[derive(Clone)]
 pub struct Node {
     inner: Arc<Inner>,
@@ -85,11 +87,12 @@ pub struct Node {
 
 struct Inner {
     config: Config,
-    /// Where it was started. Whoever has it become a member, or sends it a snapshot, may be served by others.
+    /// Where it was started. Whoever has it become a member, or sends it a snapshot, may be served
+    /// by others.
     threads: Handle,
     folder_id: String,
-    /// This and what follows up to `folder` is dropped before it, for fields are in this order: the folder stays locked
-    /// until the member's threads have ended.
+    /// This and what follows up to `folder` is dropped before it, for fields are in this order: the
+    /// folder stays locked until the member's threads have ended.
     listener: transport::Listener,
     peers: transport::PeerRuntime,
     gate: PeerGate,
@@ -162,8 +165,8 @@ impl Node {
         written.expect("one answer to one write")
     }
 
-    /// Replicates commands that need not know of one another, and answers when all are decided: cheaper than to
-    /// write each alone. As [`Node::write`] for each.
+    /// Replicates commands that need not know of one another, and answers when all are decided:
+    /// cheaper than to write each alone. As [`Node::write`] for each.
     pub async fn write_all(
         &self,
         requests: impl IntoIterator<Item = kv::Request>,
@@ -172,8 +175,9 @@ impl Node {
         self.write_held(requests, None, None, None).await.0
     }
 
-    /// As [`Node::write_all`]; they are proposed in turns with those of other clients' addresses. `held` counts what the
-    /// writes return, and leaves out what it has no room for. One that its waiter has left is not proposed any more.
+    /// As [`Node::write_all`]; they are proposed in turns with those of other clients' addresses.
+    /// `held` counts what the writes return, and leaves out what it has no room for. One that its
+    /// waiter has left is not proposed any more.
     pub(crate) async fn write_held(
         &self,
         requests: Vec<kv::Request>,
@@ -225,8 +229,9 @@ impl Node {
         self.unless_stopped(self.running()?.confirm_read(Confirm::Quorum).await)
     }
 
-    /// The same as [`Node::read_barrier`], and while this member leads and holds a lease, without asking
-    /// anybody. It rests on the clocks of the members running at the same speed within ten percent.
+    /// The same as [`Node::read_barrier`], and while this member leads and holds a lease, without
+    /// asking anybody. It rests on the clocks of the members running at the same speed within ten
+    /// percent.
     ///
     /// # Errors
     /// As [`Node::read_barrier`].
@@ -269,13 +274,15 @@ impl Node {
         self.inner.signals.status.subscribe()
     }
 
-    /// Tells of every revision that [`Node::reader`] shows, or of the last of several, as soon as it does.
+    /// Tells of every revision that [`Node::reader`] shows, or of the last of several, as soon as
+    /// it does.
     #[must_use]
     pub fn revision_changes(&self) -> watch::Receiver<Revision> {
         self.inner.signals.revision.subscribe()
     }
 
-    /// Makes what is applied durable now, so that the log before it may go. Returns the last entry of it.
+    /// Makes what is applied durable now, so that the log before it may go. Returns the last entry
+    /// of it.
     ///
     /// # Errors
     /// The store failed; the member is about to end.
@@ -311,7 +318,8 @@ impl Node {
         Ok(member)
     }
 
-    /// Gives this empty member the identity that [`Node::add_learner`] made for its folder. Idempotent.
+    /// Gives this empty member the identity that [`Node::add_learner`] made for its folder.
+    /// Idempotent.
     ///
     /// # Errors
     /// [`RequestError::Refused`] if the folder is another one, or belongs to another member.
@@ -334,7 +342,8 @@ impl Node {
         .await
     }
 
-    /// The members, with the leader's view of each. This member must lead, and a quorum confirms it.
+    /// The members, with the leader's view of each. This member must lead, and a quorum confirms
+    /// it.
     ///
     /// # Errors
     /// This member does not lead.
@@ -343,7 +352,8 @@ impl Node {
         self.unless_stopped(self.running()?.request(REQUESTS, ToReplica::Members).await)
     }
 
-    /// Adds a member that gets the log and does not vote. Idempotent by folder id. This member must lead.
+    /// Adds a member that gets the log and does not vote. Idempotent by folder id. This member must
+    /// lead.
     ///
     /// # Errors
     /// [`RequestError::Refused`] if name or address belong to another member.
@@ -368,7 +378,8 @@ impl Node {
     /// Removes a member for ever. Idempotent. This member must lead.
     ///
     /// # Errors
-    /// [`RequestError::Refused`] if it is the leader, or if the voters left that answer would be no quorum.
+    /// [`RequestError::Refused`] if it is the leader, or if the voters left that answer would be no
+    /// quorum.
     pub async fn remove(&self, id: MemberId) -> Result<Arc<Membership>, RequestError> {
         let request = MembershipRequest::Remove(id);
         Ok(self.change_members(request).await?.membership)
@@ -395,7 +406,8 @@ impl Node {
     /// Hands leadership to a voter, and returns its term once it leads. This member must lead.
     ///
     /// # Errors
-    /// [`RequestError::Refused`] if it is no voter; [`RequestError::NotServed`] if it did not take over.
+    /// [`RequestError::Refused`] if it is no voter; [`RequestError::NotServed`] if it did not take
+    /// over.
     pub async fn transfer_leader(&self, id: MemberId) -> Result<Term, RequestError> {
         self.transfer(Successor::Named(id)).await
     }
@@ -405,8 +417,8 @@ impl Node {
         self.unless_stopped(self.running()?.request(REQUESTS, transfer).await)
     }
 
-    /// Hands leadership to whoever suits best, if this member leads: whoever is about to stop should, so that
-    /// the cluster need not miss a leader for an election timeout.
+    /// Hands leadership to whoever suits best, if this member leads: whoever is about to stop
+    /// should, so that the cluster need not miss a leader for an election timeout.
     pub async fn hand_over(&self) {
         if self.status().role == Role::Leader
             && let Err(error) = self.transfer(Successor::Soonest).await
@@ -452,7 +464,8 @@ impl Node {
         end.clone().expect("it was just waited for")
     }
 
-    /// The threads end as well when a snapshot is to become the state, and then the member does not.
+    /// The threads end as well when a snapshot is to become the state, and then the member does
+    /// not.
     fn unless_stopped<T>(&self, result: Result<T, RequestError>) -> Result<T, RequestError> {
         let stopped = || {
             let stage = self.inner.stage.read().expect("no holder panics");
@@ -517,9 +530,10 @@ impl Node {
         }
     }
 
-    /// Gives the folder this identity, unless it has it, and starts the member, unless it runs. That goes on to its end
-    /// even if nobody waits for it any more: a member that knows who it is and does nothing is taken for one
-    /// that runs. If an earlier call came no further than the identity, this one starts it.
+    /// Gives the folder this identity, unless it has it, and starts the member, unless it runs.
+    /// That goes on to its end even if nobody waits for it any more: a member that knows who it is
+    /// and does nothing is taken for one that runs. If an earlier call came no further than the
+    /// identity, this one starts it.
     async fn become_member(
         &self,
         identity: Identity,

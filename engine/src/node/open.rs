@@ -1,4 +1,5 @@
-//! From what a data directory holds to a member: its log, its state, and the replica on top of both.
+//! From what a data directory holds to a member: its log, its state, and the replica on top of
+//! both.
 
 use super::space::{Look, Space};
 use super::start::Start;
@@ -13,7 +14,8 @@ use dengine_raft::consensus::ConsensusConfig;
 use dengine_raft::replica::{OpenError, Opened, Replica, ReplicaConfig, open_member};
 use std::path::Path;
 
-/// Until it is known what keeps the applier busy; more of entries that take it long have everybody's reads wait.
+/// Until it is known what keeps the applier busy; more of entries that take it long have
+/// everybody's reads wait.
 const SHARED_ENTRIES_MIN: usize = 16;
 
 /// The state machine, and its store.
@@ -31,7 +33,8 @@ pub(super) fn make_log(
     Ok(opened.map_err(|error| log_failed(path, error))?.0)
 }
 
-/// Opens a member's log, which must not be opened twice at a time. A missing one is refused, and not made.
+/// Opens a member's log, which must not be opened twice at a time. A missing one is refused, and
+/// not made.
 pub(super) fn open_log(
     path: &Path,
     config: &Config,
@@ -66,7 +69,8 @@ fn log_options(config: &Config, identity: Identity) -> LogOptions {
     }
 }
 
-/// For what the state keeps in memory, and for as many entries as lie in a segment, whose records have to be flushed before that is dropped.
+/// For what the state keeps in memory, and for as many entries as lie in a segment, whose records
+/// have to be flushed before that is dropped.
 fn leave_bytes(config: &Config) -> u64 {
     let memory = RocksOptions::WRITE_BUFFERS_MAX * config.state.write_buffer_bytes;
     // No more than that it is low on space before a segment that leaves so much has no room.
@@ -76,8 +80,8 @@ fn leave_bytes(config: &Config) -> u64 {
     (memory + config.log.segment_bytes).min(most)
 }
 
-/// Then the space of spare segments is for RocksDB: it can neither open a state on a full disk nor write one out, which is what
-/// makes room in the log.
+/// Then the space of spare segments is for RocksDB: it can neither open a state on a full disk nor
+/// write one out, which is what makes room in the log.
 fn is_low_on_space(config: &Config) -> bool {
     let space = Space::of(config);
     space.look().is_ok_and(|look| look == Look::BecameLow)
@@ -121,7 +125,8 @@ fn tell(opened: &OpenedFolder) {
         tracing::warn!(
             last = last.0,
             applied = applied.0,
-            "the power loss took the end of the log; it begins anew after the state, as was accepted"
+            "the power loss took the end of the log; it begins anew after the state, as was \
+             accepted"
         );
     }
     if let Some(torn) = &opened.recovered.torn {
@@ -198,7 +203,8 @@ pub(super) fn restore(
 mod tests {
     use super::*;
 
-    /// A segment that waits for more than the reserve holds did so where nobody was told that space is low.
+    /// A segment that waits for more than the reserve holds did so where nobody was told that space
+    /// is low.
     #[test]
     fn a_segment_leaves_no_more_than_the_reserve_has_beside_it() {
         const MIB: u64 = 1 << 20;

@@ -1,5 +1,6 @@
-//! What a member says that finds itself no longer, or elsewhere, among the members that its own log tells of. If it was removed and the log does
-//! not tell, the peers do (`transport/outbound.rs`): they stop sending to who is removed, often before it has heard why.
+//! What a member says that finds itself no longer, or elsewhere, among the members that its own log
+//! tells of. If it was removed and the log does not tell, the peers do (`transport/outbound.rs`):
+//! they stop sending to who is removed, often before it has heard why.
 
 use dengine_kv::Membership;
 use dengine_types::MemberId;
@@ -15,20 +16,24 @@ pub(super) fn tell_if_removed(own: MemberId, membership: &Membership) {
     if membership.has_removed(own) {
         tracing::warn!(
             member = own.0,
-            "this member was removed from the cluster and takes no part in it any more; end it, and to have it join again as a new member, start it with an empty --data-dir"
+            "this member was removed from the cluster and takes no part in it any more; end it, \
+             and to have it join again as a new member, start it with an empty --data-dir"
         );
     }
 }
 
-/// Says so, if the others send to another address than this process has. It gets none of their messages then, and so takes no part; no more is
-/// done, for nobody can tell a copy of a folder from a member that was moved.
+/// Says so, if the others send to another address than this process has. It gets none of their
+/// messages then, and so takes no part; no more is done, for nobody can tell a copy of a folder
+/// from a member that was moved.
 fn tell_if_elsewhere(own: MemberId, address: &str, membership: &Membership) {
     if let Some(known) = known_elsewhere(own, address, membership) {
         tracing::warn!(
             member = own.0,
             address,
             known,
-            "the cluster knows this member at another address, and sends its messages there; if the folder is a copy of one that is in use, end this process, else start it with the --advertise-peer that it had"
+            "the cluster knows this member at another address, and sends its messages there; if \
+             the folder is a copy of one that is in use, end this process, else start it with the \
+             --advertise-peer that it had"
         );
     }
 }

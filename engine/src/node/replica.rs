@@ -29,8 +29,8 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Inputs taken in before the replica is asked what follows. Bounds how long an answer waits for the
-/// inputs behind it.
+/// Inputs taken in before the replica is asked what follows. Bounds how long an answer waits for
+/// the inputs behind it.
 const INPUTS_PER_ROUND_MAX: usize = 4096;
 
 /// The queues of those who do what the replica says.
@@ -103,8 +103,8 @@ impl ReplicaThread {
                     self.snapshots.forget();
                 }
                 self.publish();
-                // Missed ticks are skipped: time that this thread did not see says nothing about the
-                // leader.
+                // Missed ticks are skipped: time that this thread did not see says nothing about
+                // the leader.
                 next_tick = now + self.config.tick();
             }
         }
@@ -200,7 +200,8 @@ impl ReplicaThread {
 
     fn carry_out(&mut self, output: Output) -> ControlFlow<()> {
         match output {
-            // If the log writer or the applier is gone it has reported why, and that ends this thread.
+            // If the log writer or the applier is gone it has reported why, and that ends this
+            // thread.
             Output::Log(job) => drop(self.jobs.log.send(job)),
             Output::Apply(job) => {
                 let callers = self.callers.of(&job);
@@ -247,10 +248,12 @@ impl ReplicaThread {
         ControlFlow::Continue(())
     }
 
-    /// The cluster goes on without what this member has, so the member ends, and its folder is refused from now on.
+    /// The cluster goes on without what this member has, so the member ends, and its folder is
+    /// refused from now on.
     fn give_up(&self, divergence: Divergence) {
         if let Err(error) = self.history.give_up(&divergence.to_string()) {
-            tracing::error!(%error, "the folder could not be marked: do not start this member again, replace it");
+            tracing::error!(%error, "the folder could not be marked: do not start this member \
+                again, replace it");
         }
         let fatal = Fatal::GivenUp(divergence);
         tracing::error!(%fatal, "this member cannot go on");

@@ -1,13 +1,10 @@
 //! A member that takes part: its threads, and the ways into them.
 
-use super::Written;
-use super::clock;
-use super::flusher;
 use super::inbox::{Answer, Reply, ToReplica};
-use super::metrics;
 use super::space::Space;
 use super::start::{self, Start};
 use super::waiters::{Awaited, Waiters};
+use super::{Written, clock, flusher, metrics};
 use crate::config::{Config, Limits};
 use crate::error::{RequestError, StartError};
 use crate::memory::{self, Use};
@@ -25,7 +22,8 @@ use dengine_raft::{Confirm, EncodedCommand, Input, Write};
 use dengine_snapshot::{SnapshotError, Staging};
 use dengine_types::Index;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, mpsc::SendError};
+use std::sync::mpsc::SendError;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
@@ -140,7 +138,8 @@ impl Running {
         self.lease.covers(clock::now)
     }
 
-    /// Makes what is applied durable, so that the log before it may go, and returns up to which entry.
+    /// Makes what is applied durable, so that the log before it may go, and returns up to which
+    /// entry.
     pub(super) async fn snapshot(&self) -> Result<Index, RequestError> {
         let flusher = self.state.flusher.clone();
         flusher::check_room(&flusher, &self.space)
@@ -159,8 +158,8 @@ impl Running {
         Arc::clone(&self.peers.membership.borrow())
     }
 
-    /// Replicates commands. Their permits come back when all are answered, or nobody waits for them any
-    /// more. `held` counts what they return, and bounds it.
+    /// Replicates commands. Their permits come back when all are answered, or nobody waits for them
+    /// any more. `held` counts what they return, and bounds it.
     pub(super) async fn write_all(
         &self,
         requests: Vec<kv::Request>,
@@ -184,7 +183,8 @@ impl Running {
         let mut bytes = self.admission.write_bytes.count(from);
         let bytes_of =
             |(_, command, of_parts): &(_, EncodedCommand, _)| command.data.len() + of_parts;
-        // Together, for everybody's writes are counted under one lock; and if not all, then the first ones.
+        // Together, for everybody's writes are counted under one lock; and if not all, then the
+        // first ones.
         if !bytes.more_of(admitted.iter().map(bytes_of).sum(), admitted.len()) {
             admitted.retain(|write| {
                 let counted = bytes.more(bytes_of(write));
@@ -234,7 +234,8 @@ impl Running {
         }
     }
 
-    /// Proposes so many requests, and waits for their answers: as long as the settings say, but not beyond `until`.
+    /// Proposes so many requests, and waits for their answers: as long as the settings say, but not
+    /// beyond `until`.
     async fn propose(
         &self,
         count: usize,
@@ -251,7 +252,8 @@ impl Running {
         if let Err(SendError(unsent)) = self.inbox.send_all(all.collect()) {
             unsent.into_iter().for_each(refuse);
         }
-        // What has no answer in time, or whose replica ended with it in its log, may still take effect.
+        // What has no answer in time, or whose replica ended with it in its log, may still take
+        // effect.
         let longest = self.config.limits.request_timeout();
         let left = until.map(|until| until.saturating_duration_since(begin));
         let patience = left.unwrap_or(longest).min(longest);
@@ -343,8 +345,9 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// A member whose last handle is gone can no longer be stopped, so it stops. That is waited for: until then its
-    /// files are not closed, and a program that ends meanwhile is aborted by RocksDB, whose globals are gone.
+    /// A member whose last handle is gone can no longer be stopped, so it stops. That is waited
+    /// for: until then its files are not closed, and a program that ends meanwhile is aborted by
+    /// RocksDB, whose globals are gone.
     fn drop(&mut self) {
         self.ask_to_stop();
         join(self.take_threads());

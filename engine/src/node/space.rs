@@ -1,5 +1,6 @@
-//! Keeps a reserve free on the disk, so that a member never meets a full one in the middle of its work: below it,
-//! the member takes no write that needs space, and hands leadership to one that has some.
+//! Keeps a reserve free on the disk, so that a member never meets a full one in the middle of its
+//! work: below it, the member takes no write that needs space, and hands leadership to one that has
+//! some.
 
 use crate::config::Config;
 use crate::error::RequestError;
@@ -14,8 +15,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Space {
     folder: PathBuf,
     min_free_bytes: u64,
-    /// What the log takes for its next segment as soon as space is low no more. Where the reserve is no larger, writes are taken again at
-    /// some point all the same.
+    /// What the log takes for its next segment as soon as space is low no more. Where the reserve
+    /// is no larger, writes are taken again at some point all the same.
     segment_bytes: u64,
     free_bytes: AtomicU64,
     low: AtomicBool,
@@ -52,7 +53,8 @@ impl Space {
             Ok(Look::BecameLow) => tracing::warn!(
                 free_bytes = self.free_bytes(),
                 wanted_bytes = self.enough_bytes(),
-                "the disk is nearly full: this member takes no write that needs space until as much is free as is wanted"
+                "the disk is nearly full: this member takes no write that needs space until as \
+                 much is free as is wanted"
             ),
             Ok(Look::Recovered) => tracing::info!(
                 free_bytes = self.free_bytes(),
@@ -124,7 +126,8 @@ impl Space {
         self.low.load(Ordering::Relaxed)
     }
 
-    /// Refuses what needs space while there is too little. What frees some, in time, is always taken.
+    /// Refuses what needs space while there is too little. What frees some, in time, is always
+    /// taken.
     pub(super) fn check(&self, command: &Command) -> Result<(), RequestError> {
         let needs_space = match command {
             Command::Put { .. } | Command::CompareAndSwap { .. } | Command::OpenSession { .. } => {
@@ -149,8 +152,8 @@ impl Space {
     }
 }
 
-/// When a leader whose disk is nearly full, or hangs, hands over. Others may have a better one, now or later; if none
-/// can lead, this one goes on.
+/// When a leader whose disk is nearly full, or hangs, hands over. Others may have a better one, now
+/// or later; if none can lead, this one goes on.
 #[derive(Debug)]
 pub(super) struct HandOvers {
     leads_for: Duration,
@@ -159,9 +162,11 @@ pub(super) struct HandOvers {
 }
 
 impl HandOvers {
-    /// Longer than any hand-over takes; if no member has a good disk, they pass the lead around no faster.
+    /// Longer than any hand-over takes; if no member has a good disk, they pass the lead around no
+    /// faster.
     const PAUSE: Duration = Duration::from_secs(10);
-    /// With heartbeats so far apart: after two of them the others have answered one, and so have said whether they are fit.
+    /// With heartbeats so far apart: after two of them the others have answered one, and so have
+    /// said whether they are fit.
     pub(super) fn new(heartbeat: Duration) -> Self {
         Self {
             leads_for: 2 * heartbeat,
@@ -185,8 +190,8 @@ impl HandOvers {
     }
 }
 
-/// When the replica is told whether space is low: at once when that changes, and again while it is, for what it does then may have had no
-/// room.
+/// When the replica is told whether space is low: at once when that changes, and again while it is,
+/// for what it does then may have had no room.
 #[derive(Debug, Default)]
 pub(super) struct ToldLow {
     last: Option<Instant>,

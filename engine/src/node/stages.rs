@@ -1,5 +1,5 @@
-//! How long entries take from the log writer's queue to a quorum: the stage between a proposal and its application, so
-//! that a slow disk, a slow peer and a slow store can be told apart.
+//! How long entries take from the log writer's queue to a quorum: the stage between a proposal and
+//! its application, so that a slow disk, a slow peer and a slow store can be told apart.
 
 use super::metrics;
 use dengine_raft::{LogJob, Output};
@@ -7,7 +7,8 @@ use dengine_types::{Entry, Index};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Batches that are remembered at most: behind a quorum that is gone, only the oldest say something.
+/// Batches that are remembered at most: behind a quorum that is gone, only the oldest say
+/// something.
 const BATCHES_MAX: usize = 1024;
 
 /// Batches that were appended and are not known to be committed.

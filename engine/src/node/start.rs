@@ -305,8 +305,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Whoever reads tells its own caller what is wrong. Damage ends the member besides, as it does where
-/// entries are applied: what it can not read any more others have, and whoever looks after it
+/// Whoever reads tells its own caller what is wrong. Damage ends the member besides, as it does
+/// where entries are applied: what it can not read any more others have, and whoever looks after it
 /// replaces it.
 fn end_when_damaged(machine: &StateMachine<RocksStore>, replica: &Sender<ToReplica>) {
     let replica = replica.clone();

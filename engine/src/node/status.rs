@@ -46,7 +46,8 @@ pub struct NodeStatus {
     pub revision: Revision,
     /// Whether it could answer a linearizable read now, and pass a write on to the leader.
     pub ready: bool,
-    /// Whether its disk hangs: its log or its state machine has not got on for several election timeouts.
+    /// Whether its disk hangs: its log or its state machine has not got on for several election
+    /// timeouts.
     pub stalled: bool,
     /// Whether it is in its cluster no more, as far as it knows.
     pub removed: bool,
@@ -56,7 +57,8 @@ pub struct NodeStatus {
     pub state_bytes: u64,
     /// Whether its disk is nearly full, so that it takes no write that needs space.
     pub low_on_space: bool,
-    /// Bytes that its disk lacks for the snapshot that it was offered last and can't go on without; 0: none.
+    /// Bytes that its disk lacks for the snapshot that it was offered last and can't go on without;
+    /// 0: none.
     pub snapshot_lacks_bytes: u64,
     /// Bytes that are free on its disk beyond its reserve, once it has looked.
     pub free_bytes: Option<u64>,

@@ -1,4 +1,5 @@
-//! Those who wait for calls that are made together: each until a time of its own, and each may leave before.
+//! Those who wait for calls that are made together: each until a time of its own, and each may
+//! leave before.
 //!
 //! What nobody waits for any more is not begun: a write is not proposed, a key is not read.
 
@@ -66,7 +67,8 @@ pub(crate) struct Awaited {
     reply: WriteReply,
     /// Who waits for it, among others, and its place there.
     waiter: Option<(Arc<Waiters>, usize)>,
-    /// Counts its bytes with those of the others: it may lie in a queue for longer than anybody waits for it.
+    /// Counts its bytes with those of the others: it may lie in a queue for longer than anybody
+    /// waits for it.
     _counted: Option<Arc<Counting>>,
 }
 

@@ -1,36 +1,33 @@
-//! The `Admin` service. Not bounded by the gate: who repairs a busy cluster must get through. What takes a member
-//! long has bounds of its own.
+//! The `Admin` service. Not bounded by the gate: who repairs a busy cluster must get through. What
+//! takes a member long has bounds of its own.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use dengine_kv::{Command, Outcome, Reader, SESSIONS_MAX, SessionInfo};
-use dengine_protocol::checks::{
-    messages::{member, members},
-    status::request_status,
-};
+use dengine_protocol::checks::messages::{member, members};
+use dengine_protocol::checks::status::request_status;
+use dengine_protocol::v1::admin_client::AdminClient;
+use dengine_protocol::v1::admin_server::Admin;
 use dengine_protocol::v1::{
     AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse,
     CloseSessionRequest, CloseSessionResponse, HashRequest, HashResponse, JoinRequest,
     JoinResponse, MembersRequest, MembersResponse, PromoteRequest, PromoteResponse, RemoveRequest,
     RemoveResponse, Session, SessionsRequest, SessionsResponse, SnapshotRequest, SnapshotResponse,
     StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
-    admin_client::AdminClient, admin_server::Admin,
 };
 use dengine_types::{ClusterId, MemberId, SessionId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Request, Response, Status};
 
-use super::{
-    aside::Aside,
-    forward::{Effect, Forwarder, Origin},
-    kv::{header::Headers, openers::Openers},
-    messages::{members_view, node_status},
-    watch::WatchCount,
-};
-use crate::{
-    config::Config,
-    node::{NewMember, Node},
-};
+use super::aside::Aside;
+use super::forward::{Effect, Forwarder, Origin};
+use super::kv::header::Headers;
+use super::kv::openers::Openers;
+use super::messages::{members_view, node_status};
+use super::watch::WatchCount;
+use crate::config::Config;
+use crate::node::{NewMember, Node};
 
 /// A hash reads everything; whoever asked for it usually gives up long before.
 const HASH_PATIENCE: Duration = Duration::from_secs(3600);

@@ -1,33 +1,31 @@
-//! Reads that take a while: on threads where they hold up nobody, in turns that no client has all of, and no longer than
-//! somebody waits for them.
+//! Reads that take a while: on threads where they hold up nobody, in turns that no client has all
+//! of, and no longer than somebody waits for them.
 //!
-//! The threads have less of a processor than all others while these want it, so that a thousand scans are slow and nothing
-//! else is. There are few, for more would only wait for each other's disk; whose turn is next goes round by address, so
-//! that who asks for little need not wait behind who asks for much.
+//! The threads have less of a processor than all others while these want it, so that a thousand
+//! scans are slow and nothing else is. There are few, for more would only wait for each other's
+//! disk; whose turn is next goes round by address, so that who asks for little need not wait behind
+//! who asks for much.
 //!
-//! A read that went on after its caller left would keep a thread that others need too, and the state open that a
-//! snapshot is to replace.
+//! A read that went on after its caller left would keep a thread that others need too, and the
+//! state open that a snapshot is to replace.
 
-use std::{
-    io,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use dengine_kv::{ReadError, Reader};
 use dengine_protocol::checks::status::{read_status, request_status};
-use tokio::{
-    runtime::{Builder, Handle},
-    time::sleep,
-};
+use tokio::runtime::{Builder, Handle};
+use tokio::time::sleep;
 use tonic::Status;
 
 use super::turns::{Turns, Whose};
-use crate::{connections::Share, nicer::Nicer, node::Node, storage::RocksStore};
+use crate::connections::Share;
+use crate::nicer::Nicer;
+use crate::node::Node;
+use crate::storage::RocksStore;
 
 /// How often it is looked whether the state is still the one that is being read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -40,7 +38,8 @@ pub(super) struct Aside(Arc<Shared>);
 
 struct Shared {
     turns: Turns,
-    /// Where turns are waited for: a turn that was given to who is not polled, on threads that are nicer than all others, would be had by nobody.
+    /// Where turns are waited for: a turn that was given to who is not polled, on threads that are
+    /// nicer than all others, would be had by nobody.
     usual: Handle,
     threads: Handle,
 }
@@ -80,8 +79,8 @@ fn at_once() -> usize {
 }
 
 impl Aside {
-    /// On [`threads`]; turns are waited for on those of the runtime this is called in. No more than handles are kept: what they do has
-    /// this, by its turn.
+    /// On [`threads`]; turns are waited for on those of the runtime this is called in. No more than
+    /// handles are kept: what they do has this, by its turn.
     pub(super) fn new(threads: &Nicer) -> Self {
         Self(Arc::new(Shared {
             turns: Turns::new(at_once(), Share::THREE_QUARTERS),
@@ -90,8 +89,8 @@ impl Aside {
         }))
     }
 
-    /// Reads this member's state for at most `patience`, the wait for a turn included, and until a snapshot is to
-    /// replace it.
+    /// Reads this member's state for at most `patience`, the wait for a turn included, and until a
+    /// snapshot is to replace it.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         node: &Node,
@@ -140,7 +139,9 @@ impl Aside {
     fn no_turn(&self) -> Status {
         let at_once = self.0.turns.limit();
         Status::unavailable(format!(
-            "this member reads {at_once} ranges at a time, and fewer for one address; the turn of this one did not come in time, and nothing was changed: ask for fewer at once, try again, or ask another member"
+            "this member reads {at_once} ranges at a time, and fewer for one address; the turn of \
+             this one did not come in time, and nothing was changed: ask for fewer at once, try \
+             again, or ask another member"
         ))
     }
 }
@@ -150,7 +151,8 @@ fn given_up(error: &ReadError, is_replaced: bool) -> Status {
     match error {
         // A smaller range would have met the same.
         ReadError::Stopped { .. } if is_replaced => Status::unavailable(
-            "a snapshot replaces the state that was read, or this member stops, and nothing was changed: try again, or ask another member",
+            "a snapshot replaces the state that was read, or this member stops, and nothing was \
+             changed: try again, or ask another member",
         ),
         error => read_status(error),
     }
@@ -166,7 +168,8 @@ mod tests {
     use tonic::Code;
 
     use super::*;
-    use crate::{node::testing, server::turns::Turn};
+    use crate::node::testing;
+    use crate::server::turns::Turn;
 
     const LONG: Duration = Duration::from_secs(30);
 
@@ -186,7 +189,8 @@ mod tests {
         Some(IpAddr::from([10, 0, 0, last as u8]))
     }
 
-    /// Everybody's ranges waited until threads that are nicer than all others polled a heavy client's.
+    /// Everybody's ranges waited until threads that are nicer than all others polled a heavy
+    /// client's.
     #[tokio::test(flavor = "multi_thread")]
     async fn who_is_not_polled_keeps_no_turn_to_read() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,45 +1,40 @@
-//! What requests and answers take on their way, before a service sees the one and after it made the other.
+//! What requests and answers take on their way, before a service sees the one and after it made the
+//! other.
 //!
-//! - A message that arrives in parts is bounded in bytes and in time: when all of them together take too much, the
-//!   oldest is given up of the address with most bytes, which is never that of a client that just sends.
-//! - An answer counts until it is sent; see [`connections`](crate::connections). So does its call, however small it is
-//!   ([`calls`](super::calls)).
-//! - The time that a caller gives its call (`grpc-timeout`) ends it with DEADLINE_EXCEEDED, as the API promises.
+//! - A message that arrives in parts is bounded in bytes and in time: when all of them together
+//!   take too much, the oldest is given up of the address with most bytes, which is never that of a
+//!   client that just sends.
+//! - An answer counts until it is sent; see [`connections`](crate::connections). So does its call,
+//!   however small it is ([`calls`](super::calls)).
+//! - The time that a caller gives its call (`grpc-timeout`) ends it with DEADLINE_EXCEEDED, as the
+//!   API promises.
 
-use std::{
-    any::Any,
-    net::IpAddr,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::{self, Duration},
-};
+use std::any::Any;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{self, Duration};
 
 use bytes::Bytes;
 use http_body::Frame;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
-use tonic::{
-    Status,
-    body::Body,
-    codegen::{
-        StdError,
-        http::{HeaderMap, HeaderName, HeaderValue, Request, Response},
-    },
-};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::StdError;
+use tonic::codegen::http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use tower::{Layer, Service};
 
 use super::calls::{Calls, Open};
-use crate::{
-    connections::{OnConnection, PipelinePlace, Sending, give_way},
-    memory::{self, Use},
-    node::answers::{Held, SMALL_BYTES},
-    parts::{Message, Part, Parts},
-};
+use crate::connections::{OnConnection, PipelinePlace, Sending, give_way};
+use crate::memory::{self, Use};
+use crate::node::answers::{Held, SMALL_BYTES};
+use crate::parts::{Message, Part, Parts};
 
 /// What the parts of messages that have not arrived whole may take, of all clients together.
 const PARTS_BYTES_MAX: usize = 64 << 20;
-/// What a call takes of which nothing but headers has arrived, besides these: a stream of HTTP/2, and what is
-/// to serve it.
+/// What a call takes of which nothing but headers has arrived, besides these: a stream of HTTP/2,
+/// and what is to serve it.
 const CALL_BYTES: usize = 4 << 10;
 /// A client that sends this much in a second is waited for, however slow its link is.
 const SENDING_BYTES_A_SECOND: usize = 16 * 1024;
@@ -52,8 +47,8 @@ pub(super) struct BodiesLayer {
 }
 
 impl BodiesLayer {
-    /// A message must arrive within `patience`, or longer if it is large. What has arrived takes that part of
-    /// the memory, and there is room for the largest.
+    /// A message must arrive within `patience`, or longer if it is large. What has arrived takes
+    /// that part of the memory, and there is room for the largest.
     pub(super) fn new(of: Use, largest_bytes: usize, calls: Calls, patience: Duration) -> Self {
         let bytes_max = memory::most(of, PARTS_BYTES_MAX, largest_bytes);
         Self {
@@ -241,14 +236,16 @@ pub(super) fn waits_until<T>(request: &tonic::Request<T>) -> Option<time::Instan
     time::Instant::now().checked_add(before(time_of(text)?))
 }
 
-/// Clients count the same time, and know less about why it was too short: the answer is there before.
+/// Clients count the same time, and know less about why it was too short: the answer is there
+/// before.
 fn before(given: Duration) -> Duration {
     given - (given / 10).min(Duration::from_millis(20))
 }
 
 fn late(given: Duration) -> Status {
     Status::deadline_exceeded(format!(
-        "no answer within {given:?}, the time that the caller gave: a write may or may not take effect"
+        "no answer within {given:?}, the time that the caller gave: a write may or may not take \
+         effect"
     ))
 }
 
@@ -301,7 +298,9 @@ impl Arriving {
     fn given_up(&mut self, context: &mut Context<'_>) -> Option<Status> {
         if self.part.as_ref().is_some_and(Part::is_given_up) {
             return Some(Status::resource_exhausted(
-                "requests that arrive slowly take all the memory there is for them, those of your address most of it, and this one was the oldest of these; nothing was changed, try again",
+                "requests that arrive slowly take all the memory there is for them, those of your \
+                 address most of it, and this one was the oldest of these; nothing was changed, \
+                 try again",
             ));
         }
         if self.due == Due::Never && self.part.is_none() {
@@ -387,8 +386,9 @@ pub(super) trait CountsParts: Send + Sync {
 #[derive(Clone)]
 pub(super) struct CountedBy(pub(super) Arc<dyn CountsParts>);
 
-/// The body of an answer. HTTP/2 takes all of it at once and drops it, and of a stream a part behind the one that it can
-/// not send yet; and keeps the bytes until its client's window has room: so they carry what counts them.
+/// The body of an answer. HTTP/2 takes all of it at once and drops it, and of a stream a part
+/// behind the one that it can not send yet; and keeps the bytes until its client's window has room:
+/// so they carry what counts them.
 struct Leaving<B> {
     body: Pin<Box<B>>,
     counted: Arc<Counted>,
@@ -474,7 +474,8 @@ mod tests {
         }
     }
 
-    /// What is read before its write is proposed went on for longer, and then nobody was there to be told that nothing was changed.
+    /// What is read before its write is proposed went on for longer, and then nobody was there to
+    /// be told that nothing was changed.
     #[test]
     fn until_when_a_caller_waits_is_known() {
         let mut request = tonic::Request::new(());
@@ -594,7 +595,8 @@ mod tests {
         assert_eq!(late.code(), tonic::Code::ResourceExhausted, "{late}");
     }
 
-    /// Frames that each end one message and begin the next made a stream as old as the first of them.
+    /// Frames that each end one message and begin the next made a stream as old as the first of
+    /// them.
     #[tokio::test]
     async fn a_message_that_begins_with_the_end_of_another_is_young() {
         let (send, body) = body();
@@ -613,7 +615,8 @@ mod tests {
         assert_eq!(late.code(), tonic::Code::ResourceExhausted, "{late}");
     }
 
-    /// hyper drops the body as soon as HTTP/2 has taken the bytes, which may be long before the client does.
+    /// hyper drops the body as soon as HTTP/2 has taken the bytes, which may be long before the
+    /// client does.
     #[tokio::test]
     async fn an_answer_counts_for_as_long_as_its_bytes_are_kept() {
         let connection = Arc::new(Connection::alone());

@@ -1,16 +1,16 @@
-//! How many calls are open. Each is a stream of HTTP/2, which takes memory from its headers on until its answer is sent, whatever
-//! it asks for: a client that reads nothing keeps what was answered long ago.
+//! How many calls are open. Each is a stream of HTTP/2, which takes memory from its headers on
+//! until its answer is sent, whatever it asks for: a client that reads nothing keeps what was
+//! answered long ago.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
 use super::gate::Places;
-use crate::{
-    connections::{Share, Source},
-    memory::{self, Use},
-};
+use crate::connections::{Share, Source};
+use crate::memory::{self, Use};
 
 /// What one takes, with an answer that is too small to be counted: six KiB of these measured.
 const CALL_BYTES: usize = 8 << 10;
@@ -48,7 +48,9 @@ impl Calls {
         let place = self.0.take(1, source.calls.load(Ordering::Relaxed));
         let place = place.ok_or_else(|| {
             Status::resource_exhausted(
-                "as many calls are open on this member as there is memory for, or as many of your address as it may have; read the answers, and make fewer calls at once, or give the process more memory",
+                "as many calls are open on this member as there is memory for, or as many of your \
+                 address as it may have; read the answers, and make fewer calls at once, or give \
+                 the process more memory",
             )
         })?;
         source.calls.fetch_add(1, Ordering::Relaxed);

@@ -1,48 +1,43 @@
 //! Passes a request on to the leader: once, over a connection that is kept.
 //!
-//! An error that the leader itself returned is handed on as it is. An error of the connection says nothing
-//! about what the leader did with a write, so it becomes DEADLINE_EXCEEDED unless no connection was made.
+//! An error that the leader itself returned is handed on as it is. An error of the connection says
+//! nothing about what the leader did with a write, so it becomes DEADLINE_EXCEEDED unless no
+//! connection was made.
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    error::Error as _,
-    future::Future,
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
-};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::error::Error as _;
+use std::future::Future;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use dengine_client::{Answered, Counted, Pipe, PipeError, QUEUED_BYTES};
+use dengine_protocol::FORWARDED_METADATA;
 use dengine_protocol::checks::status::{handed_on, request_status};
-use dengine_protocol::{
-    FORWARDED_METADATA,
-    v1::{StatusRequest, admin_client::AdminClient, pipelined_call::Call},
-};
+use dengine_protocol::v1::StatusRequest;
+use dengine_protocol::v1::admin_client::AdminClient;
+use dengine_protocol::v1::pipelined_call::Call;
 use dengine_types::MemberId;
 use metrics::counter;
-use tokio::{
-    runtime::Handle,
-    time::{sleep, timeout},
-};
-use tonic::{
-    ConnectError, Request, Response, Status,
-    metadata::{MetadataMap, MetadataValue},
-    transport::{Channel, Endpoint},
-};
+use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{ConnectError, Request, Response, Status};
 
-use crate::{
-    config::Limits,
-    error::{LeaderHint, RequestError},
-    telemetry::metrics as names,
-    write_bytes::{WriteBytes, of_parts_asked},
-};
+use crate::config::Limits;
+use crate::error::{LeaderHint, RequestError};
+use crate::telemetry::metrics as names;
+use crate::write_bytes::{WriteBytes, of_parts_asked};
 
 /// Longest wait for a connection to the leader.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Connections kept; a cluster has at most 32 members, and addresses that changed are forgotten by this.
+/// Connections kept; a cluster has at most 32 members, and addresses that changed are forgotten by
+/// this.
 const CONNECTIONS_MAX: usize = 64;
-/// A leader that another one has followed is waited for so long. One that gets on has answered by then those whose writes it has committed.
+/// A leader that another one has followed is waited for so long. One that gets on has answered by
+/// then those whose writes it has committed.
 const DEPOSED_PATIENCE: Duration = Duration::from_millis(500);
 /// How often it is looked who leads.
 const LEADER_LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -63,8 +58,9 @@ pub(super) enum Effect {
 #[derive(Clone, Debug)]
 pub(super) struct Forwarder {
     links: Arc<Mutex<HashMap<String, Link>>>,
-    /// Where they are served, whoever is the first to use one: a client's own threads may be nicer than all others
-    /// ([`Sources`](crate::connections::Sources)), and everybody's requests pass over the same link.
+    /// Where they are served, whoever is the first to use one: a client's own threads may be nicer
+    /// than all others ([`Sources`](crate::connections::Sources)), and everybody's requests pass
+    /// over the same link.
     threads: Handle,
     timeout: Duration,
     /// Of none, from which each leader's are counted.
@@ -76,8 +72,9 @@ pub(super) struct Forwarder {
 struct Link {
     channel: Channel,
     pipe: Pipe,
-    /// Of writes that wait for its answer. What waits for a leader that vanished is let go when its connection is given up, and
-    /// must not keep the next leader's out; while it does, this member has no writes of its own that wait.
+    /// Of writes that wait for its answer. What waits for a leader that vanished is let go when its
+    /// connection is given up, and must not keep the next leader's out; while it does, this member
+    /// has no writes of its own that wait.
     write_bytes: WriteBytes,
 }
 
@@ -101,8 +98,8 @@ impl Origin {
 }
 
 impl Forwarder {
-    /// With the bounds on requests: how long an answer of the leader is waited for, and for how many bytes of writes at
-    /// once. Within the runtime that is to serve its connections.
+    /// With the bounds on requests: how long an answer of the leader is waited for, and for how
+    /// many bytes of writes at once. Within the runtime that is to serve its connections.
     pub(super) fn new(limits: &Limits) -> Self {
         Self {
             links: Arc::default(),
@@ -118,8 +115,8 @@ impl Forwarder {
         links.values().map(|it| it.write_bytes.held_by(from)).sum()
     }
 
-    /// Gives up what still waits for a leader [`DEPOSED_PATIENCE`] after another one is known to lead: it may hang, or be out of reach.
-    /// Looks for as long as it is polled.
+    /// Gives up what still waits for a leader [`DEPOSED_PATIENCE`] after another one is known to
+    /// lead: it may hang, or be out of reach. Looks for as long as it is polled.
     pub(super) async fn give_up_deposed(
         self,
         leader: impl Fn() -> Option<LeaderHint>,
@@ -151,9 +148,10 @@ impl Forwarder {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What to answer a call of `Kv` that writes, and that this member refused with `error`: if only because
-    /// another member leads, and the call was not forwarded before, it is made there, in one stream with all
-    /// others, where so many bytes of its client may wait. The caller waits until `until`, if it says so.
+    /// What to answer a call of `Kv` that writes, and that this member refused with `error`: if
+    /// only because another member leads, and the call was not forwarded before, it is made there,
+    /// in one stream with all others, where so many bytes of its client may wait. The caller waits
+    /// until `until`, if it says so.
     pub(super) async fn write(
         &self,
         error: RequestError,
@@ -189,8 +187,9 @@ impl Forwarder {
         }
     }
 
-    /// What to answer a request of `Admin` that this member refused with `error`: if only because another member
-    /// leads, and the request was not forwarded before, `call` is made on that member.
+    /// What to answer a request of `Admin` that this member refused with `error`: if only because
+    /// another member leads, and the request was not forwarded before, `call` is made on that
+    /// member.
     pub(super) async fn instead<M, T, F>(
         &self,
         error: RequestError,
@@ -221,8 +220,8 @@ impl Forwarder {
         }
     }
 
-    /// A connection to the port where the leader serves `Admin`, as it says itself; one of a version that does not say
-    /// serves it on the port of clients.
+    /// A connection to the port where the leader serves `Admin`, as it says itself; one of a
+    /// version that does not say serves it on the port of clients.
     async fn admin_channel(&self, leader: &LeaderHint) -> Result<Channel, Status> {
         let clients = self.link(&leader.client_address)?.channel;
         let mut admin = AdminClient::new(clients.clone());
@@ -289,7 +288,8 @@ impl Forwarder {
             Effect::Writes => {
                 tracing::debug!(leader = %leader.id, reason, "a forwarded write got no answer");
                 Status::deadline_exceeded(format!(
-                    "it was passed on to member {}, the leader, whose answer did not arrive ({reason}): the request may or may not have taken effect",
+                    "it was passed on to member {}, the leader, whose answer did not arrive \
+                     ({reason}): the request may or may not have taken effect",
                     leader.id
                 ))
             }
@@ -306,7 +306,8 @@ fn to_ask(error: RequestError, origin: Origin) -> Result<LeaderHint, Status> {
             },
             Origin::Client,
         ) if leader.client_address.is_empty() => Err(Status::unavailable(format!(
-            "member {} leads, but its address is not known here yet; nothing was changed, try again",
+            "member {} leads, but its address is not known here yet; nothing was changed, try \
+             again",
             leader.id
         ))),
         (
@@ -322,7 +323,8 @@ fn to_ask(error: RequestError, origin: Origin) -> Result<LeaderHint, Status> {
 fn unreachable(leader: &LeaderHint, reason: &str) -> Status {
     let address = &leader.client_address;
     Status::unavailable(format!(
-        "member {} leads, but can't be reached at {address} ({reason}); nothing was changed, try again",
+        "member {} leads, but can't be reached at {address} ({reason}); nothing was changed, try \
+         again",
         leader.id
     ))
 }
@@ -340,7 +342,8 @@ fn never_connected(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use dengine_protocol::{LEADER_HINT_METADATA, v1::PutRequest};
+    use dengine_protocol::LEADER_HINT_METADATA;
+    use dengine_protocol::v1::PutRequest;
     use tokio::net::TcpListener;
     use tonic::Code;
 
@@ -377,7 +380,8 @@ mod tests {
         );
     }
 
-    /// Where it was a heavy client, everybody's writes waited for a thread that is nicer than all others.
+    /// Where it was a heavy client, everybody's writes waited for a thread that is nicer than all
+    /// others.
     #[test]
     fn a_link_is_served_where_the_forwarder_was_made_whoever_uses_it_first() {
         let runtime = || tokio::runtime::Runtime::new().unwrap();
@@ -406,7 +410,8 @@ mod tests {
         assert!(alive(&usual) > 0);
     }
 
-    /// They had it refused for some eight seconds, until the connection to the one that vanished was given up.
+    /// They had it refused for some eight seconds, until the connection to the one that vanished
+    /// was given up.
     #[tokio::test]
     async fn writes_stuck_on_their_way_to_one_leader_keep_none_from_the_next() {
         let forwarder = Forwarder::new(&Limits {
@@ -453,7 +458,8 @@ mod tests {
         silent.abort();
     }
 
-    /// The caller has waited for next to nothing, and must not be told of the whole time that it was ready to wait.
+    /// The caller has waited for next to nothing, and must not be told of the whole time that it
+    /// was ready to wait.
     #[tokio::test]
     async fn a_connection_that_breaks_is_not_called_a_timeout() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,27 +1,21 @@
-//! What every request of a client passes: the bound on how many are served at once, of which no client takes all, and
-//! the measuring.
+//! What every request of a client passes: the bound on how many are served at once, of which no
+//! client takes all, and the measuring.
 
-use std::{
-    future::Future,
-    net::IpAddr,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::future::Future;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use metrics::{Gauge, Histogram, gauge, histogram};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Code, Status};
 
 use super::slow::SlowLog;
-use crate::{
-    config::Limits,
-    connections::{Share, Source, WAITING_UNIT_BYTES},
-    memory::{self, Use},
-    telemetry::metrics as names,
-};
+use crate::config::Limits;
+use crate::connections::{Share, Source, WAITING_UNIT_BYTES};
+use crate::memory::{self, Use};
+use crate::telemetry::metrics as names;
 
 /// What one client may have of the places that no other has.
 const SHARE: Share = Share::THREE_QUARTERS;
@@ -63,7 +57,8 @@ pub(super) struct Admitted {
     stream: Option<Arc<()>>,
 }
 
-/// A request that waits for a place or for its turn, until this is dropped. What it holds is counted.
+/// A request that waits for a place or for its turn, until this is dropped. What it holds is
+/// counted.
 pub(super) struct Waiting {
     source: Arc<Source>,
     units: OwnedSemaphorePermit,
@@ -76,8 +71,8 @@ pub(super) struct OfStream {
     writes: Arc<()>,
 }
 
-/// The two clients that were let in last, the last one first, and when each was: enough to tell whether there are others
-/// than one.
+/// The two clients that were let in last, the last one first, and when each was: enough to tell
+/// whether there are others than one.
 #[derive(Default)]
 struct Lately(Mutex<[Option<(IpAddr, Instant)>; 2]>);
 
@@ -152,8 +147,8 @@ impl Gate {
         Self::with(requests, writes, waiting, limits.slow_request())
     }
 
-    /// Lets at most so many requests in at once, and so many of them writes, has so many bytes of them wait, and logs those
-    /// that take `slow` or longer.
+    /// Lets at most so many requests in at once, and so many of them writes, has so many bytes of
+    /// them wait, and logs those that take `slow` or longer.
     fn with(requests: usize, writes: usize, waiting: usize, slow: Option<Duration>) -> Self {
         let ok = |method| (method, request_seconds(method, Code::Ok));
         Self {
@@ -190,7 +185,8 @@ impl Gate {
     /// Lets as many of `count` requests in as there are places for that it may have.
     ///
     /// # Errors
-    /// There is not one: of those for requests of any kind ([`Kind::Read`]), or of those for writes.
+    /// There is not one: of those for requests of any kind ([`Kind::Read`]), or of those for
+    /// writes.
     pub(super) fn admit(
         &self,
         kind: Kind,
@@ -243,8 +239,8 @@ impl Gate {
         })
     }
 
-    /// Whether other clients than this one were let in since then, or a moment before. Those that have waited all the time
-    /// since are not let in anew.
+    /// Whether other clients than this one were let in since then, or a moment before. Those that
+    /// have waited all the time since are not let in anew.
     pub(super) fn others_than(&self, client: IpAddr, since: Instant) -> bool {
         self.lately.others_than(client, since)
     }
@@ -253,7 +249,9 @@ impl Gate {
     pub(super) fn full(&self) -> Status {
         let (requests, writes) = (self.places.limit, self.writes.limit);
         Status::resource_exhausted(format!(
-            "this member serves as many requests as it does at once ({requests}, and {writes} writes), or as many of your address as it may have of them; retry later or raise --max-concurrent-requests or --max-pending-proposals"
+            "this member serves as many requests as it does at once ({requests}, and {writes} \
+             writes), or as many of your address as it may have of them; retry later or raise \
+             --max-concurrent-requests or --max-pending-proposals"
         ))
     }
 }
@@ -469,7 +467,8 @@ mod tests {
         assert_eq!(gate.waiting.free.available_permits(), 8);
     }
 
-    /// A put behind a stream's slow reads would wait for them, although they have nothing that it lacks.
+    /// A put behind a stream's slow reads would wait for them, although they have nothing that it
+    /// lacks.
     #[test]
     fn a_stream_waits_for_places_that_its_own_calls_hold() {
         let (gate, source) = (Gate::with(2, 1, 1, None), source(1));

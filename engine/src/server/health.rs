@@ -1,15 +1,13 @@
 //! The truth for probes, as the gRPC health protocol tells it.
 //!
-//! `ready` (and the empty name) serves while this member could answer a linearizable read; `live` serves as
-//! long as the node's own threads run, whatever the rest of the cluster does.
+//! `ready` (and the empty name) serves while this member could answer a linearizable read; `live`
+//! serves as long as the node's own threads run, whatever the rest of the cluster does.
 
 use dengine_protocol::health::{LIVE, READY};
 use tokio_util::sync::CancellationToken;
-use tonic_health::{
-    ServingStatus,
-    pb::health_server::{Health, HealthServer},
-    server::{HealthReporter, HealthService},
-};
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::{Health, HealthServer};
+use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::node::Node;
 

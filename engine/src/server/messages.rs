@@ -5,10 +5,8 @@ use dengine_protocol::checks::messages::member;
 use dengine_protocol::v1;
 use dengine_types::Revision;
 
-use crate::{
-    config::Config,
-    node::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role},
-};
+use crate::config::Config;
+use crate::node::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};
 
 /// The leader's view of the cluster for the wire.
 pub(super) fn members_view(view: MembersView) -> v1::MembersResponse {
@@ -26,7 +24,8 @@ pub(super) fn members_view(view: MembersView) -> v1::MembersResponse {
     }
 }
 
-/// What a member knows of itself, for the wire. `admin_address` is where the rest of `Admin` is, if elsewhere.
+/// What a member knows of itself, for the wire. `admin_address` is where the rest of `Admin` is, if
+/// elsewhere.
 pub(super) fn node_status(
     status: NodeStatus,
     config: &Config,

@@ -1,15 +1,19 @@
 //! The front door: serves a [`Node`] to clients, people and probes over gRPC.
 //!
-//! What lives here: serving requests, and passing on what only the leader can do. What may not: any decision
-//! about consensus, storage or membership; and what messages mean, which is in `dengine_protocol::checks`.
+//! What lives here: serving requests, and passing on what only the leader can do. What may not: any
+//! decision about consensus, storage or membership; and what messages mean, which is in
+//! `dengine_protocol::checks`.
 //!
-//! - [`kv`], [`watch`], [`admin`]: the services. The last has a port of its own. [`messages`]: what a member tells of itself.
+//! - [`kv`], [`watch`], [`admin`]: the services. The last has a port of its own. [`messages`]: what
+//!   a member tells of itself.
 //! - [`gate`]: what every request passes: the bound on their number, and the measuring.
 //! - [`bodies`]: requests that arrive, and answers that leave. [`calls`]: how many are open.
 //! - [`slow`]: log lines for requests that took long.
-//! - [`turns`]: whose turn it is of those who want what takes long. [`aside`]: reads that do. [`forward`]: to the leader, once.
+//! - [`turns`]: whose turn it is of those who want what takes long. [`aside`]: reads that
+//!   do. [`forward`]: to the leader, once.
 //! - [`threads`]: those that are nicer than all others.
-//! - [`health`], [`monitor`]: the truth for probes and Prometheus. [`oversize`]: messages beyond any limit.
+//! - [`health`], [`monitor`]: the truth for probes and Prometheus. [`oversize`]: messages beyond
+//!   any limit.
 
 mod admin;
 mod aside;
@@ -27,46 +31,47 @@ mod threads;
 mod turns;
 mod watch;
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
 
+use dengine_protocol::FRAME_BYTES_MAX;
 use dengine_protocol::checks::status::marked;
-use dengine_protocol::{
-    FRAME_BYTES_MAX,
-    v1::{admin_server::AdminServer, kv_server::KvServer, watch_server::WatchServer},
-};
+use dengine_protocol::v1::admin_server::AdminServer;
+use dengine_protocol::v1::kv_server::KvServer;
+use dengine_protocol::v1::watch_server::WatchServer;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tonic::{body::Body, service::Routes};
+use tonic::body::Body;
+use tonic::service::Routes;
 use tower::ServiceBuilder;
 
-use self::{
-    admin::AdminService,
-    aside::Aside,
-    bodies::BodiesLayer,
-    calls::Calls,
-    forward::Forwarder,
-    gate::Gate,
-    health::HealthReport,
-    kv::{KvService, openers::Openers},
-    oversize::OversizeLayer,
-    watch::WatchService,
-};
-use crate::{
-    config::{Config, Limits},
-    connections::{self, Connections, Http, Incoming, Sources, WhenFull},
-    files::{self, Use},
-    memory,
-    node::Node,
-};
+use self::admin::AdminService;
+use self::aside::Aside;
+use self::bodies::BodiesLayer;
+use self::calls::Calls;
+use self::forward::Forwarder;
+use self::gate::Gate;
+use self::health::HealthReport;
+use self::kv::KvService;
+use self::kv::openers::Openers;
+use self::oversize::OversizeLayer;
+use self::watch::WatchService;
+use crate::config::{Config, Limits};
+use crate::connections::{self, Connections, Http, Incoming, Sources, WhenFull};
+use crate::files::{self, Use};
+use crate::memory;
+use crate::node::Node;
 
 pub use self::threads::NicerThreads;
 pub use crate::connections::TASKS_BETWEEN_EVENTS;
 
-/// For clients, people and operators. What has arrived and nobody takes is not counted while it lies in a stream's window,
-/// which carries 128 MB/s over a round trip of a millisecond, and 6 over one of twenty. A connection's window bounds nothing
-/// more: h2 takes half of it as leave for small frames that wait, at 256 bytes each, before it ends the connection, and
-/// streams of calls may fill theirs with frames of 15 bytes.
+/// For clients, people and operators. What has arrived and nobody takes is not counted while it
+/// lies in a stream's window, which carries 128 MB/s over a round trip of a millisecond, and 6 over
+/// one of twenty. A connection's window bounds nothing more: h2 takes half of it as leave for small
+/// frames that wait, at 256 bytes each, before it ends the connection, and streams of calls may
+/// fill theirs with frames of 15 bytes.
 const HTTP: Http = Http {
     version_1: false,
     stream_window_bytes: 128 << 10,
@@ -92,7 +97,8 @@ const ADMIN_REQUEST_BYTES_MAX: usize = 64 << 10;
 const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// Probes and scrapes. Each takes a moment, so that who is there longest makes room.
 const MONITOR_CONNECTIONS_MAX: usize = 64;
-/// Two keys and some flags; see [`config::Limits::max_key_bytes`](crate::config::Limits::max_key_bytes).
+/// Two keys and some flags; see
+/// [`config::Limits::max_key_bytes`](crate::config::Limits::max_key_bytes).
 const WATCH_REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Longest that a request on the admin port takes to arrive.
 const ADMIN_PATIENCE: Duration = Duration::from_secs(10);
@@ -158,12 +164,12 @@ async fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListene
         })
 }
 
-/// Serves `node` with the threads of this runtime and `threads` until `stop` is cancelled and the requests in flight are answered. Health turns to "not
-/// serving" at once, new connections are refused, and who outlasts the caller's patience is cut off by
-/// dropping this future.
+/// Serves `node` with the threads of this runtime and `threads` until `stop` is cancelled and the
+/// requests in flight are answered. Health turns to "not serving" at once, new connections are
+/// refused, and who outlasts the caller's patience is cut off by dropping this future.
 ///
-/// While memory is scarce, `give_back` is called, again and again: it has the process's allocator give back to the system what
-/// is free.
+/// While memory is scarce, `give_back` is called, again and again: it has the process's allocator
+/// give back to the system what is free.
 ///
 /// # Errors
 /// A port fails for good, or the system gives no more threads.

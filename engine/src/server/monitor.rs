@@ -1,30 +1,27 @@
-//! The monitor port: health over gRPC and HTTP (`/healthz`, `/readyz`) and metrics over HTTP, in plain text, holding no
-//! data.
+//! The monitor port: health over gRPC and HTTP (`/healthz`, `/readyz`) and metrics over HTTP, in
+//! plain text, holding no data.
 
 use std::time::Duration;
 
-use axum::{
-    Router,
-    extract::State,
-    http::{StatusCode, header},
-    response::IntoResponse,
-    routing::get,
-};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
 use metrics::gauge;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
-use crate::{
-    connections::{self, Http, Incoming},
-    node::{Node, NodeStatus, Role},
-    telemetry::metrics as names,
-};
+use crate::connections::{self, Http, Incoming};
+use crate::node::{Node, NodeStatus, Role};
+use crate::telemetry::metrics as names;
 
 /// The format of Prometheus' text exposition.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// How often the recorder folds what was recorded into its histograms, scraped or not; bounds its memory.
+/// How often the recorder folds what was recorded into its histograms, scraped or not; bounds its
+/// memory.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
@@ -34,8 +31,8 @@ struct Source {
     stop: CancellationToken,
 }
 
-/// Questions of a line, and answers of some kilobytes. Those that are not read are kept until their connection ends, so
-/// there are few on each.
+/// Questions of a line, and answers of some kilobytes. Those that are not read are kept until their
+/// connection ends, so there are few on each.
 const HTTP: Http = Http {
     version_1: true,
     stream_window_bytes: 64 << 10,
@@ -101,7 +98,8 @@ async fn ready(State(source): State<Source>) -> (StatusCode, &'static str) {
         true => (StatusCode::OK, "ok\n"),
         false if status.removed => unready("the member was removed from its cluster\n"),
         false => unready(
-            "no linearizable read can be answered now: the member waits for a cluster, has no contact with a leader, or is catching up\n",
+            "no linearizable read can be answered now: the member waits for a cluster, has no \
+             contact with a leader, or is catching up\n",
         ),
     }
 }

@@ -1,18 +1,15 @@
 //! Messages beyond the decoder's limit get the answer that the API promises for what is too large.
 //!
-//! tonic refuses such a message before any service sees it, with OUT_OF_RANGE, which in our API means a
-//! revision that can't be read. Here that answer becomes INVALID_ARGUMENT with the limits and their flags.
+//! tonic refuses such a message before any service sees it, with OUT_OF_RANGE, which in our API
+//! means a revision that can't be read. Here that answer becomes INVALID_ARGUMENT with the limits
+//! and their flags.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use tonic::{
-    Code, Status,
-    codegen::http::{HeaderMap, Request, Response},
-};
+use tonic::codegen::http::{HeaderMap, Request, Response};
+use tonic::{Code, Status};
 use tower::{Layer, Service};
 
 use crate::config::Limits;
@@ -30,7 +27,8 @@ impl OversizeLayer {
     /// Names the limits in the answer.
     pub(super) fn new(limits: &Limits) -> Self {
         let message = format!(
-            "the request is larger than any this member takes: keys up to {} bytes (--max-key-bytes), values up to {} bytes (--max-value-bytes)",
+            "the request is larger than any this member takes: keys up to {} bytes \
+             (--max-key-bytes), values up to {} bytes (--max-value-bytes)",
             limits.max_key_bytes, limits.max_value_bytes
         );
         Self {

@@ -1,5 +1,5 @@
-//! Log lines for requests that took long: which call, how it ended and how long it took. Never what it was about: keys
-//! and values are the users'.
+//! Log lines for requests that took long: which call, how it ended and how long it took. Never what
+//! it was about: keys and values are the users'.
 
 use std::time::Duration;
 

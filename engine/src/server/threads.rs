@@ -1,17 +1,18 @@
-//! Threads that serve besides those of the runtime, and are nicer: for whoever is heavy, and for reads that take long.
+//! Threads that serve besides those of the runtime, and are nicer: for whoever is heavy, and for
+//! reads that take long.
 //!
-//! They belong to whoever runs the server, as its runtime does. What they do holds the node, and with it the store: if it kept
-//! them as well, they would go on when the server has ended, up to the end of the process and under it.
+//! They belong to whoever runs the server, as its runtime does. What they do holds the node, and
+//! with it the store: if it kept them as well, they would go on when the server has ended, up to
+//! the end of the process and under it.
 
-use std::{
-    io,
-    time::{Duration, Instant},
-};
+use std::io;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Handle, Runtime};
 
 use super::aside;
-use crate::{connections, nicer::Nicer};
+use crate::connections;
+use crate::nicer::Nicer;
 
 /// All of them.
 #[derive(Debug)]
@@ -34,7 +35,8 @@ impl NicerThreads {
         })
     }
 
-    /// Ends them and the runtime, and waits until nothing that they did is left, but no longer than `patience` in all.
+    /// Ends them and the runtime, and waits until nothing that they did is left, but no longer than
+    /// `patience` in all.
     pub fn end(self, runtime: Runtime, patience: Duration) {
         let until = Instant::now() + patience;
         let left = || until.saturating_duration_since(Instant::now());

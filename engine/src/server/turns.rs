@@ -1,19 +1,15 @@
-//! Whose turn it is, of many who want one: round by address, and of those that nobody else has, no address has all. Who
-//! had all others wait long may have to rest.
+//! Whose turn it is, of many who want one: round by address, and of those that nobody else has, no
+//! address has all. Who had all others wait long may have to rest.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::{
-    runtime::Handle,
-    sync::oneshot,
-    task::JoinError,
-    time::{Instant, sleep_until},
-};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinError;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::connections::Share;
@@ -51,7 +47,8 @@ struct Line {
     waiting: VecDeque<oneshot::Sender<Turn>>,
     /// Until then it has no further turn.
     rests: Option<Instant>,
-    /// Until then it has one at a time: two that all others wait for, one after the other, are twice as long.
+    /// Until then it has one at a time: two that all others wait for, one after the other, are
+    /// twice as long.
     single: Option<Instant>,
 }
 
@@ -93,9 +90,9 @@ impl Turns {
         }
     }
 
-    /// Waits for a turn on `threads`, and reads in it where `blocking` may block. However long it takes until whoever wants it is polled
-    /// again, which on threads that are nicer than all others may be long: neither is a turn kept that was given, nor one in which all
-    /// was read.
+    /// Waits for a turn on `threads`, and reads in it where `blocking` may block. However long it
+    /// takes until whoever wants it is polled again, which on threads that are nicer than all
+    /// others may be long: neither is a turn kept that was given, nor one in which all was read.
     ///
     /// # Errors
     /// It panicked, or those threads have ended.
@@ -120,8 +117,8 @@ impl Turns {
 }
 
 impl Turn {
-    /// Gives it back; those of the same address have the next one only after so long, and for as long after that one at a
-    /// time.
+    /// Gives it back; those of the same address have the next one only after so long, and for as
+    /// long after that one at a time.
     pub(super) fn rest(self, time: Duration) {
         let until = Instant::now() + time;
         let longer = {
@@ -233,7 +230,8 @@ impl Lines {
         waits
     }
 
-    /// Takes a turn for the first in the round who may have one and still waits; its address goes to the end.
+    /// Takes a turn for the first in the round who may have one and still waits; its address goes
+    /// to the end.
     fn next(&mut self, bounds: Bounds) -> Option<(Whose, oneshot::Sender<Turn>)> {
         let mut passed = 0;
         while passed < self.round.len() && self.taken < bounds.limit {
@@ -336,7 +334,8 @@ mod tests {
         assert!(lines.taken == 0 && lines.by_address.is_empty() && lines.round.is_empty());
     }
 
-    /// Everybody's watches of the past waited until threads that are nicer than all others polled a heavy client's.
+    /// Everybody's watches of the past waited until threads that are nicer than all others polled a
+    /// heavy client's.
     #[tokio::test]
     async fn who_is_not_polled_keeps_no_turn() {
         let (turns, threads) = (Turns::new(1, Share::HALF), Handle::current());

@@ -7,9 +7,9 @@ use rocksdb::checkpoint::Checkpoint as RocksCheckpoint;
 use std::path::Path;
 
 impl Checkpoint<Path> for RocksStore {
-    /// `place` must not exist; its parent must. Because RocksDB's own log is off, it writes its memtable out
-    /// first, so this costs as much as a flush. The table files are hard links: they cost no space until
-    /// RocksDB has merged them into others.
+    /// `place` must not exist; its parent must. Because RocksDB's own log is off, it writes its
+    /// memtable out first, so this costs as much as a flush. The table files are hard links: they
+    /// cost no space until RocksDB has merged them into others.
     fn checkpoint(&self, place: &Path) -> Result<(), StoreError> {
         RocksCheckpoint::new(self.database())
             .and_then(|checkpoint| checkpoint.create_checkpoint(place))

@@ -1,17 +1,18 @@
 //! Giving back what deleted records take on a disk that is nearly full.
 //!
-//! RocksDB does so by itself where it has space to merge in. Two things keep it from that when it is needed most. A few large files at
-//! level 0 are no reason for it to merge, whatever they delete. And once a merge found no space, none begins unless twice as much is free
-//! as it would read, although one of deleted records writes next to nothing; that ends when as much is free as the last merge
-//! read that had room (`SstFileManagerImpl::EnoughRoomForCompaction` and `ClearError`). So a very small one is made.
+//! RocksDB does so by itself where it has space to merge in. Two things keep it from that when it
+//! is needed most. A few large files at level 0 are no reason for it to merge, whatever they
+//! delete. And once a merge found no space, none begins unless twice as much is free as it would
+//! read, although one of deleted records writes next to nothing; that ends when as much is free as
+//! the last merge read that had room (`SstFileManagerImpl::EnoughRoomForCompaction` and
+//! `ClearError`). So a very small one is made.
 
 use super::rocks::{MERGE_BYTES, RocksStore, failed};
 use dengine_kv::StoreError;
 use dengine_kv::store::Reclaimed;
-use rocksdb::properties as named;
 use rocksdb::{
     BottommostLevelCompaction, CompactOptions, IngestExternalFileOptions, LiveFile, Options,
-    SstFileWriter,
+    SstFileWriter, properties as named,
 };
 use std::io;
 use std::path::Path;
@@ -56,7 +57,8 @@ impl Records {
         }
     }
 
-    /// Adds what the tables are said to hold. The list of files says it of those only whose properties were read since it was opened.
+    /// Adds what the tables are said to hold. The list of files says it of those only whose
+    /// properties were read since it was opened.
     fn count_tables(&mut self, properties: &str) {
         let number = |name: &str| {
             let values = properties
@@ -70,8 +72,8 @@ impl Records {
         self.deletions += number("# deletions").unwrap_or_default();
     }
 
-    /// How many bytes of so many would be left, if those that are deleted are as large as the others: each of our deletions is of one
-    /// record.
+    /// How many bytes of so many would be left, if those that are deleted are as large as the
+    /// others: each of our deletions is of one record.
     fn left_of(&self, bytes: u64) -> u64 {
         let written = self.entries.saturating_sub(self.deletions).max(1);
         let left = written.saturating_sub(self.deletions);
@@ -161,7 +163,8 @@ impl RocksStore {
         self.property(named::BACKGROUND_ERRORS)
     }
 
-    /// A deletion of what was never there: what merges it leaves nothing. One that an earlier try could not merge is taken again.
+    /// A deletion of what was never there: what merges it leaves nothing. One that an earlier try
+    /// could not merge is taken again.
     fn merge_a_small_file(&self, files: &[LiveFile]) -> Result<(), StoreError> {
         let is_there = |file: &LiveFile| file.start_key.as_deref() == Some(&BEHIND_ALL);
         if !files.iter().any(is_there) {
@@ -174,7 +177,8 @@ impl RocksStore {
         Ok(())
     }
 
-    /// The file is copied, and one that a crash left is removed and not written again: a link would be the database's own file.
+    /// The file is copied, and one that a crash left is removed and not written again: a link would
+    /// be the database's own file.
     fn ingest_a_small_file(&self) -> Result<(), StoreError> {
         let doing = "adding a small file";
         let path = self.database().path().join(SMALL_FILE);
@@ -301,7 +305,8 @@ mod tests {
         store.write(&batch).expect("write");
     }
 
-    /// After it was opened again the list of files knew the number of records of a few of them only.
+    /// After it was opened again the list of files knew the number of records of a few of them
+    /// only.
     #[test]
     fn what_is_deleted_is_given_back_also_by_who_opens_the_store_again() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! [`Store`] on RocksDB.
 //!
 //! RocksDB's own write-ahead log is off: the replicated log is the only one. One column family, so
-//! each batch lies in one memtable; memtables reach the disk whole and in order, and what a crash leaves
-//! is the state after some batch, never a part of one.
+//! each batch lies in one memtable; memtables reach the disk whole and in order, and what a crash
+//! leaves is the state after some batch, never a part of one.
 
 use super::reclaim::Failures;
 use super::space::{OpenStore, Patience};
@@ -11,11 +11,10 @@ use bytes::Bytes;
 use dengine_kv::layout::version_prefix;
 use dengine_kv::store::{Cursor, Operation, Reclaimed, Scope, Store, StoreError, WriteBatch};
 use dengine_log::durable::create_dir_all;
+use rocksdb::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, FlushOptions,
-    LogLevel, Options, ReadOptions, SliceTransform, WriteOptions,
-    perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats},
-    properties,
+    LogLevel, Options, ReadOptions, SliceTransform, WriteOptions, properties,
 };
 use std::io;
 use std::path::Path;
@@ -28,14 +27,16 @@ const BLOOM_BITS_PER_KEY: f64 = 10.0;
 const MEMTABLE_BLOOM_RATIO: f64 = 0.05;
 const BLOCK_BYTES: usize = 8 << 10;
 const OPEN_FILES_MAX: usize = 512;
-/// Sizes of files in the first two levels below level 0, and of the first of these; files of each level below are four times as large, so that
-/// a large state has not too many. A merge needs as much space as it writes, and keeps what it reads until it
-/// ends: on a small disk the usual ones, of all level 0 with 256 MiB and of 64 MiB with ten times as much, find none.
+/// Sizes of files in the first two levels below level 0, and of the first of these; files of each
+/// level below are four times as large, so that a large state has not too many. A merge needs as
+/// much space as it writes, and keeps what it reads until it ends: on a small disk the usual ones,
+/// of all level 0 with 256 MiB and of 64 MiB with ten times as much, find none.
 const FILE_BYTES: u64 = 16 << 20;
 const FIRST_LEVEL_BYTES: u64 = 64 << 20;
 /// What a merge below level 0 reads at most, unless one file has more beside it.
 pub(super) const MERGE_BYTES: u64 = 128 << 20;
-/// A file with more than so many deleted records among so many in a row is merged soon: whoever reads a range steps over each.
+/// A file with more than so many deleted records among so many in a row is merged soon: whoever
+/// reads a range steps over each.
 const DELETED_MAX: usize = 8 << 10;
 const DELETED_AMONG: usize = 16 << 10;
 /// Hands dirty pages to the disk as they are made, or a long file's sync would hold up the log's.
@@ -55,7 +56,8 @@ pub struct RocksOptions {
 }
 
 impl RocksOptions {
-    /// Filling, full and being flushed. With one more, memory grows; with one less, a slow flush stops writes.
+    /// Filling, full and being flushed. With one more, memory grows; with one less, a slow flush
+    /// stops writes.
     pub(crate) const WRITE_BUFFERS_MAX: u64 = 3;
 }
 
@@ -90,8 +92,8 @@ impl RocksStore {
     /// Opens the store in `folder`; makes both if they are not there.
     ///
     /// # Errors
-    /// If the folder cannot be used, is in use, is damaged, or holds something else; then nothing in it
-    /// was changed.
+    /// If the folder cannot be used, is in use, is damaged, or holds something else; then nothing
+    /// in it was changed.
     pub fn open(folder: &Path, options: &RocksOptions) -> Result<Self, StoreError> {
         check_folder(folder)?;
         // RocksDB would make the folder too, but not make its name durable.
@@ -236,7 +238,8 @@ pub struct RocksCursor<'a> {
     stepped_over_before: Option<u64>,
 }
 
-/// Deletions that RocksDB's iterators on this thread had to pass. RocksDB counts them once it was asked to: an addition for each.
+/// Deletions that RocksDB's iterators on this thread had to pass. RocksDB counts them once it was
+/// asked to: an addition for each.
 fn stepped_over_by_this_thread() -> u64 {
     set_perf_stats(PerfStatsLevel::EnableCount);
     PerfContext::default().metric(PerfMetric::InternalDeleteSkippedCount)
@@ -312,7 +315,8 @@ fn db_options(wanted: &RocksOptions) -> Options {
 fn table_options(wanted: &RocksOptions) -> BlockBasedOptions {
     let mut table = BlockBasedOptions::default();
     table.set_block_size(BLOCK_BYTES);
-    // Without a lock: every read looks into it several times. 0: it finds out how large its entries are.
+    // Without a lock: every read looks into it several times. 0: it finds out how large its entries
+    // are.
     table.set_block_cache(&Cache::new_hyper_clock_cache(wanted.block_cache_bytes, 0));
     // Indexes and filters grow with the data; in the cache they have a bound.
     table.set_cache_index_and_filter_blocks(true);
@@ -353,8 +357,8 @@ fn check_folder(folder: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// RocksDB takes a manifest that is not there for a fault of the disk, which it is not: somebody removed it, as the repair of a file
-/// system does with what it can't read.
+/// RocksDB takes a manifest that is not there for a fault of the disk, which it is not: somebody
+/// removed it, as the repair of a file system does with what it can't read.
 fn check_current(folder: &Path, names: &[String]) -> Result<(), StoreError> {
     let current = fs_err::read(folder.join("CURRENT"));
     let current = current.map_err(|error| unusable(&error))?;

@@ -1,8 +1,10 @@
 //! What a store does on a full disk: it waits for a while.
 //!
-//! Once a flush found no space, RocksDB takes no write. It keeps what it was given in memory, looks at once and every five seconds whether there
-//! is space for a whole write buffer, and then goes on by itself. What it refuses meanwhile has changed nothing. Often there is some soon: who asks for more than there is
-//! may have all of it for a moment (a file system that sets it aside in pieces, for the log's next segment), and a merge drops what it merged.
+//! Once a flush found no space, RocksDB takes no write. It keeps what it was given in memory, looks
+//! at once and every five seconds whether there is space for a whole write buffer, and then goes on
+//! by itself. What it refuses meanwhile has changed nothing. Often there is some soon: who asks for
+//! more than there is may have all of it for a moment (a file system that sets it aside in pieces,
+//! for the log's next segment), and a merge drops what it merged.
 
 use dengine_kv::StoreError;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +13,8 @@ use std::time::{Duration, Instant};
 
 /// How soon a write is tried again.
 const RETRY: Duration = Duration::from_millis(50);
-/// RocksDB looks some times meanwhile. A member that ends then starts without spare segments of its log, whose space may do.
+/// RocksDB looks some times meanwhile. A member that ends then starts without spare segments of its
+/// log, whose space may do.
 const LONGEST: Duration = Duration::from_secs(20);
 
 /// Lives as long as the store.
@@ -38,7 +41,8 @@ impl Patience {
                 return result;
             };
             if since.is_none() {
-                tracing::error!(%error, "the disk is full; what is committed is applied once there is space");
+                tracing::error!(%error, "the disk is full; what is committed is applied once there \
+                    is space");
             }
             let waited = since.get_or_insert_with(Instant::now).elapsed();
             if waited >= LONGEST || self.has_ended() {

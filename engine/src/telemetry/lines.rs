@@ -1,9 +1,7 @@
 //! A rate limit for log lines of one kind, for events that a client or a peer can cause at will.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// More lines in one second would say nothing new.
 const LINES_A_SECOND_MAX: u32 = 5;

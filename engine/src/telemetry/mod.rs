@@ -10,7 +10,8 @@ pub(crate) mod table;
 
 pub use metrics_exporter_prometheus::PrometheusHandle;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
-use tracing_subscriber::{EnvFilter, Layer as _, Registry, layer::SubscriberExt as _};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _, Registry};
 
 use crate::config::LogFormat;
 

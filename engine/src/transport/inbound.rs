@@ -16,9 +16,8 @@ use dengine_protocol::peer::peer_server::{Peer, PeerServer};
 use dengine_protocol::peer::{
     Ack, Batch, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, snapshot_answer,
 };
-use dengine_raft::Input;
-use dengine_raft::channel;
 use dengine_raft::replica::Announcement;
+use dengine_raft::{Input, channel};
 use dengine_types::MemberId;
 use std::sync::{Arc, RwLock, RwLockWriteGuard};
 use std::time::Duration;
@@ -31,10 +30,11 @@ use tower::ServiceBuilder;
 
 /// A peer that opened a stream must say Hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections of all peers. Each of at most 31 has one, one for snapshots, and for a moment those that it begins anew.
+/// Connections of all peers. Each of at most 31 has one, one for snapshots, and for a moment those
+/// that it begins anew.
 const CONNECTIONS_MAX: usize = 256;
-/// A peer has one stream; an old and a new one for a moment. What lies in these windows is not counted; they carry
-/// 200 MB/s over a round trip of ten milliseconds.
+/// A peer has one stream; an old and a new one for a moment. What lies in these windows is not
+/// counted; they carry 200 MB/s over a round trip of ten milliseconds.
 const HTTP: Http = Http {
     version_1: false,
     stream_window_bytes: 2 << 20,
@@ -55,7 +55,8 @@ pub(crate) struct PeerEntrance {
     /// Whom this member follows.
     pub(crate) leader: LeaderNow,
     pub(crate) inbox: channel::Sender<ToReplica>,
-    /// Bounds the bytes that wait for the replica; a stream that finds none waits, and so does its peer.
+    /// Bounds the bytes that wait for the replica; a stream that finds none waits, and so does its
+    /// peer.
     pub(crate) permits: Arc<Semaphore>,
     /// How many there are.
     pub(crate) permits_max: u32,
@@ -206,7 +207,8 @@ impl Peer for PeerService {
 }
 
 impl PeerService {
-    /// Lets a peer in that has just said Hello. What it is trusted with depends on whether the log has told of it.
+    /// Lets a peer in that has just said Hello. What it is trusted with depends on whether the log
+    /// has told of it.
     fn let_in(
         &self,
         entrance: &PeerEntrance,
@@ -382,12 +384,14 @@ impl PeerEntrance {
         Ok(())
     }
 }
-/// Whether somebody may send messages or a snapshot of whom the log has not told. It may be the leader of this member, which does
-/// not know it yet; one that follows another, or leads, it could only depose, or fill its disk.
+/// Whether somebody may send messages or a snapshot of whom the log has not told. It may be the
+/// leader of this member, which does not know it yet; one that follows another, or leads, it could
+/// only depose, or fill its disk.
 fn may_speak(leader: Option<MemberId>, from: MemberId) -> Result<(), Status> {
     match leader {
         Some(leader) if leader != from => Err(Status::permission_denied(format!(
-            "member {leader} leads here, and the log has not told of member {from}: come back when it has"
+            "member {leader} leads here, and the log has not told of member {from}: come back when \
+             it has"
         ))),
         _ => Ok(()),
     }

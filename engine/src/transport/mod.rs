@@ -1,12 +1,13 @@
-//! Raft messages between members: one long-lived gRPC stream from each member to each other one; and
-//! snapshots, each by a stream on a connection of its own, so that no heartbeat waits behind one.
+//! Raft messages between members: one long-lived gRPC stream from each member to each other one;
+//! and snapshots, each by a stream on a connection of its own, so that no heartbeat waits behind
+//! one.
 //!
-//! A stream carries messages one way and begins with a `Hello` that says who speaks to whom in which
-//! cluster. Messages may be lost (Raft sends them again) but never arrive at the wrong member, in the
-//! wrong cluster, or from a member that was removed.
+//! A stream carries messages one way and begins with a `Hello` that says who speaks to whom in
+//! which cluster. Messages may be lost (Raft sends them again) but never arrive at the wrong
+//! member, in the wrong cluster, or from a member that was removed.
 //!
-//! What may not live here: what messages mean. They are opaque bytes, checked by consensus; who may speak is
-//! judged in `dengine_protocol::checks::peer`.
+//! What may not live here: what messages mean. They are opaque bytes, checked by consensus; who may
+//! speak is judged in `dengine_protocol::checks::peer`.
 
 mod inbound;
 mod outbound;
@@ -26,8 +27,9 @@ use dengine_types::MemberId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Addresses of members that introduced themselves before the log did; see `Hello.peer_address`. They do so with each of their
-/// frames, so that whoever floods this with made-up ids keeps no leader from being answered.
+/// Addresses of members that introduced themselves before the log did; see `Hello.peer_address`.
+/// They do so with each of their frames, so that whoever floods this with made-up ids keeps no
+/// leader from being answered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Introduced(Arc<Mutex<Known>>);
 
@@ -60,15 +62,16 @@ impl Introduced {
     }
 }
 
-/// Bytes of log in one message, unless it is a single entry, and of messages in one frame. A link of 10 MB/s takes a tenth
-/// of a second for it, so that a heartbeat behind it is not late.
+/// Bytes of log in one message, unless it is a single entry, and of messages in one frame. A link
+/// of 10 MB/s takes a tenth of a second for it, so that a heartbeat behind it is not late.
 const MESSAGE_BYTES: usize = 1 << 20;
 
 /// Bytes of messages that wait for one peer; more where a few of the largest entries need more.
 const QUEUE_BYTES: usize = 64 << 20;
 
-/// The largest frame: it holds a single message with a single entry. What this member's own configuration says does not
-/// count, for the log may hold, and others may send, what was let in before a limit was lowered, or where one is higher.
+/// The largest frame: it holds a single message with a single entry. What this member's own
+/// configuration says does not count, for the log may hold, and others may send, what was let in
+/// before a limit was lowered, or where one is higher.
 const FRAME_BYTES_MAX: usize = WRITE_BYTES_MAX + (1 << 20);
 
 const _: () = assert!(FRAME_BYTES_MAX > MANIFEST_BYTES_MAX + (1 << 20));

@@ -25,7 +25,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-/// Messages that wait for one peer, whatever their size; more are dropped, and Raft sends them again. A frame may hold all.
+/// Messages that wait for one peer, whatever their size; more are dropped, and Raft sends them
+/// again. A frame may hold all.
 const QUEUE_MESSAGES: usize = PEER_FRAME_MESSAGES_MAX;
 /// Frames in flight to the connection. With two, one is written while the next one fills.
 const FRAMES_IN_FLIGHT: usize = 2;
@@ -279,8 +280,8 @@ impl LinkTask {
         }
     }
 
-    /// Who is down comes back by itself. Who refuses this member will do so again, and says what a person has to do: that is told once, though it is
-    /// heard at every try.
+    /// Who is down comes back by itself. Who refuses this member will do so again, and says what a
+    /// person has to do: that is told once, though it is heard at every try.
     fn tell(&self, status: &Status, told: &mut String) {
         let (to, address) = (self.to.0, &self.address);
         if status.code() != Code::FailedPrecondition {

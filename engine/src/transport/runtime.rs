@@ -1,5 +1,5 @@
-//! The threads on which members speak to each other. They are nobody else's: a heartbeat that waited behind clients'
-//! work would cost an election.
+//! The threads on which members speak to each other. They are nobody else's: a heartbeat that
+//! waited behind clients' work would cost an election.
 
 use crate::connections::TASKS_BETWEEN_EVENTS;
 use crate::error::StartError;

@@ -1,30 +1,30 @@
-//! What a connection to the peer port may send of which nobody knows whose it is: little. A Hello is short, and what a peer
-//! may send afterwards is not for anybody. Who says that it is a member of which this one's log has not told yet may be
-//! one, and may be anybody: of those there are few at a time, and what has arrived of their frames is bounded together.
+//! What a connection to the peer port may send of which nobody knows whose it is: little. A Hello
+//! is short, and what a peer may send afterwards is not for anybody. Who says that it is a member
+//! of which this one's log has not told yet may be one, and may be anybody: of those there are few
+//! at a time, and what has arrived of their frames is bounded together.
 
-use std::{
-    collections::VecDeque,
-    pin::Pin,
-    sync::{Arc, Mutex, PoisonError, Weak},
-    task::{Context, Poll, Waker, ready},
-};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http_body::Frame;
-use tonic::{Status, body::Body, codegen::http::Request};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::Request;
 use tower::{Layer, Service};
 
 use super::FRAME_BYTES_MAX;
-use crate::{
-    connections::{Connection, OnConnection, give_way},
-    parts::{Message, Part, Parts},
-};
+use crate::connections::{Connection, OnConnection, give_way};
+use crate::parts::{Message, Part, Parts};
 
 /// A Hello is some hundred bytes; what arrives with it is part of this.
 const STRANGER_BYTES_MAX: usize = 64 << 10;
 
-/// What has arrived of the frames of all newcomers and is not whole: the largest frame fits, however little memory
-/// there is, for it may be what a member lacks whose leader it does not know yet.
+/// What has arrived of the frames of all newcomers and is not whole: the largest frame fits,
+/// however little memory there is, for it may be what a member lacks whose leader it does not know
+/// yet.
 const NEWCOMERS_BYTES_MAX: usize = FRAME_BYTES_MAX + (1 << 20);
 /// Connections of newcomers. Each of them has one, and one for a snapshot.
 const NEWCOMERS_MAX: usize = 8;
@@ -39,13 +39,15 @@ impl StrangersLayer {
     }
 }
 
-/// Connections that were greeted as those of members of which the log has not told yet, the oldest first.
+/// Connections that were greeted as those of members of which the log has not told yet, the oldest
+/// first.
 #[derive(Default)]
 pub(super) struct Newcomers(Mutex<VecDeque<Weak<Connection>>>);
 
 impl Newcomers {
-    /// Lets one in. When there are too many, the oldest makes room of those from the address that has most of them, so
-    /// that one stranger keeps away none but itself. Whoever it was comes back, or the log tells of it.
+    /// Lets one in. When there are too many, the oldest makes room of those from the address that
+    /// has most of them, so that one stranger keeps away none but itself. Whoever it was comes
+    /// back, or the log tells of it.
     pub(super) fn greet(&self, connection: &Arc<Connection>) {
         connection.greet();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,7 +173,9 @@ impl<B> Bounded<B> {
         let part = self.part.as_ref().filter(|part| part.is_given_up());
         part.map(|_| {
             Status::resource_exhausted(
-                "frames of peers of which this member's log has not told take all the memory there is for them, those of your address most of it, and this one was the oldest of these; try again",
+                "frames of peers of which this member's log has not told take all the memory there \
+                 is for them, those of your address most of it, and this one was the oldest of \
+                 these; try again",
             )
         })
     }
@@ -226,7 +230,8 @@ mod tests {
         bounded.collect().await.map(|it| it.to_bytes().len())
     }
 
-    /// It would otherwise be gathered, up to the size of the largest message, for each of many streams.
+    /// It would otherwise be gathered, up to the size of the largest message, for each of many
+    /// streams.
     #[tokio::test]
     async fn a_stranger_sends_no_more_than_a_hello() {
         let connection = Arc::new(Connection::alone());
@@ -239,7 +244,8 @@ mod tests {
         assert_eq!(known.unwrap(), 2 * STRANGER_BYTES_MAX);
     }
 
-    /// Anybody may say that it is a member of which the log has yet to tell, over as many streams as there are.
+    /// Anybody may say that it is a member of which the log has yet to tell, over as many streams
+    /// as there are.
     #[tokio::test]
     async fn frames_of_newcomers_that_never_end_are_bounded_together() {
         const BYTES: usize = 600;

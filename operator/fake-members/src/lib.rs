@@ -4,7 +4,8 @@
 use dengine_protocol::v1;
 use dengine_protocol::v1::admin_server::{Admin, AdminServer};
 use tokio::net::TcpListener;
-use tonic::transport::{Server, server::TcpIncoming};
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 /// A cluster of voters; the first one leads.

@@ -1,4 +1,5 @@
-//! `kubectl dengine bench`: makes a `DEngineBenchmark`, or runs one again, and waits for its numbers.
+//! `kubectl dengine bench`: makes a `DEngineBenchmark`, or runs one again, and waits for its
+//! numbers.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -23,7 +24,8 @@ const MANAGER: &str = "kubectl-dengine";
 pub(crate) struct Options {
     /// Name of the cluster.
     cluster: String,
-    /// Several workloads with shapes of their own, such as quick or standard; `dengine-bench run --list` shows them.
+    /// Several workloads with shapes of their own, such as quick or standard;
+    /// `dengine-bench run --list` shows them.
     #[arg(long, conflicts_with_all = ["workload", "connections", "clients", "total", "value_size"])]
     profile: Option<String>,
     /// One workload of the shape that the flags below give.
@@ -121,7 +123,8 @@ fn manifest(name: &str, run: &str, options: &Options) -> Value {
     })
 }
 
-/// Until that run is over; says what keeps it from beginning, how it goes, and what fails meanwhile.
+/// Until that run is over; says what keeps it from beginning, how it goes, and what fails
+/// meanwhile.
 async fn wait(access: &Access, name: &str, run: &str) -> anyhow::Result<DEngineBenchmarkStatus> {
     let (started, mut told) = (Instant::now(), Words::default());
     let end = access
@@ -170,7 +173,8 @@ enum End {
     },
 }
 
-/// What follows from a look at the benchmark, so long after it was asked for; nothing while it is to be waited for.
+/// What follows from a look at the benchmark, so long after it was asked for; nothing while it is
+/// to be waited for.
 fn look(benchmark: &DEngineBenchmark, run: &str, waited: Duration) -> Option<End> {
     let status = benchmark.status.clone().unwrap_or_default();
     let over = status.phase.is_some_and(BenchmarkPhase::is_final);

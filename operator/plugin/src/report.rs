@@ -1,4 +1,5 @@
-//! `kubectl dengine report`: the result of a run as the Job posted it, or as a page beside that of the etcd it was compared with.
+//! `kubectl dengine report`: the result of a run as the Job posted it, or as a page beside that of
+//! the etcd it was compared with.
 
 use std::path::PathBuf;
 

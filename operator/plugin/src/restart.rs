@@ -1,4 +1,5 @@
-//! `kubectl dengine restart`: sets the annotation by which the operator restarts members, and waits until they all did.
+//! `kubectl dengine restart`: sets the annotation by which the operator restarts members, and waits
+//! until they all did.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -70,8 +71,8 @@ fn said(cluster: &DEngineCluster) -> &[Condition] {
     status.map_or(&[], |status| &status.conditions)
 }
 
-/// How far the members' restart has come. The annotation is no part of the spec and so of no generation: first the operator has
-/// to see it.
+/// How far the members' restart has come. The annotation is no part of the spec and so of no
+/// generation: first the operator has to see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Restart {
     Unseen,
@@ -87,7 +88,8 @@ enum End {
 }
 
 impl Restart {
-    /// What follows from a look at the cluster, so long after it was told to restart; nothing while it is to be waited for.
+    /// What follows from a look at the cluster, so long after it was told to restart; nothing while
+    /// it is to be waited for.
     fn look(&mut self, cluster: &DEngineCluster, waited: Duration) -> Option<End> {
         let said = said(cluster);
         if cluster.spec.paused {

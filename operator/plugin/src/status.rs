@@ -1,7 +1,8 @@
 //! `kubectl dengine status`: clusters, their members, and what is being done about them.
 
 use clap::Args;
-use comfy_table::{Table, presets::NOTHING};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
 use dengine_crds::cluster::{Lag, MemberRole, MemberStatus};
 use dengine_crds::{DEngineCluster, conditions};
 use kube::ResourceExt;
@@ -157,17 +158,21 @@ mod tests {
             "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineCluster",
             "metadata": {"name": "demo"}, "spec": {},
             "status": {
-                "phase": "Degraded", "ready": "2/3", "leader": "demo-1", "term": "4", "version": "0.1.0",
+                "phase": "Degraded", "ready": "2/3", "leader": "demo-1", "term": "4",
+                "version": "0.1.0",
                 "replicas": 3, "readyReplicas": 2,
                 "conditions": [
                     {"type": "Ready", "status": "False", "reason": "MemberUnavailable",
-                     "message": "2 of 3 members serve", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+                     "message": "2 of 3 members serve",
+                     "lastTransitionTime": "2026-01-01T00:00:00Z"},
                     {"type": "QuorumAvailable", "status": "True", "reason": "MajorityAnswers",
                      "message": "fine", "lastTransitionTime": "2026-01-01T00:00:00Z"},
                 ],
                 "members": [
-                    {"id": "2", "name": "demo-1", "role": "Leader", "lag": "CaughtUp", "healthy": true},
-                    {"id": "3", "name": "demo-2", "role": "Follower", "lag": "Unknown", "healthy": false},
+                    {"id": "2", "name": "demo-1", "role": "Leader", "lag": "CaughtUp",
+                     "healthy": true},
+                    {"id": "3", "name": "demo-2", "role": "Follower", "lag": "Unknown",
+                     "healthy": false},
                 ],
             },
         }))

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-/// An operator that runs sees a change at once, and one that takes over within a lease. If nobody did for so long, nobody will.
+/// An operator that runs sees a change at once, and one that takes over within a lease. If nobody
+/// did for so long, nobody will.
 pub(crate) const UNSEEN_MAX: Duration = Duration::from_secs(60);
 
 /// What each condition said last.
@@ -13,7 +14,8 @@ pub(crate) const UNSEEN_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct Words(BTreeMap<String, String>);
 
 impl Words {
-    /// The words of these conditions, whatever their status, as far as they were not told yet, by whichever of them.
+    /// The words of these conditions, whatever their status, as far as they were not told yet, by
+    /// whichever of them.
     pub(crate) fn news<'a>(
         &mut self,
         conditions: impl IntoIterator<Item = &'a Condition>,
@@ -41,8 +43,8 @@ pub(crate) fn holds<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a 
     condition(conditions, type_).filter(|condition| condition.status == "True")
 }
 
-/// Why nothing happens to what nobody has seen for so long. `others` is what an operator says that leaves the cluster alone;
-/// while another one looks after it, that is no reason to end.
+/// Why nothing happens to what nobody has seen for so long. `others` is what an operator says that
+/// leaves the cluster alone; while another one looks after it, that is no reason to end.
 pub(crate) fn unseen(others: Option<&Condition>) -> String {
     let seconds = UNSEEN_MAX.as_secs();
     match others {
@@ -51,7 +53,8 @@ pub(crate) fn unseen(others: Option<&Condition>) -> String {
             condition.message
         ),
         None => format!(
-            "no operator has looked at it for {seconds} s; does one run that may see this namespace?"
+            "no operator has looked at it for {seconds} s; does one run that may see this \
+             namespace?"
         ),
     }
 }

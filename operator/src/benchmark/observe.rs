@@ -471,7 +471,8 @@ mod tests {
         };
         let waiting = |reason: &str| {
             format!(
-                "{{containerStatuses: [{{name: dengine-bench, restartCount: 0, image: '', imageID: '',
+                "{{containerStatuses: [{{name: dengine-bench, restartCount: 0, image: '', imageID: \
+                 '',
                   ready: false, state: {{waiting: {{reason: {reason}, message: why}}}}}}]}}"
             )
         };

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dengine_bench_model::results::Report;
-use dengine_crds::names;
-use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus};
+use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, names};
 use k8s_openapi::api::batch::v1::Job;
 use kube::api::{Api, Patch};
 use kube::runtime::reflector::{ObjectRef, Store};

@@ -309,7 +309,8 @@ mod tests {
     use kube::runtime::{reflector, watcher};
 
     use super::*;
-    use crate::benchmark::resources::{job, tests::benchmark};
+    use crate::benchmark::resources::job;
+    use crate::benchmark::resources::tests::benchmark;
 
     const OF_DEMO: &str = "{workload: put, target: {clusterRef: {name: demo}}}";
 

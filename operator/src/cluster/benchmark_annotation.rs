@@ -246,7 +246,8 @@ fn benchmark(cluster: &DEngineCluster, name: &str, profile: &str, run: &str) -> 
     json!({
         "apiVersion": DEngineBenchmark::api_version(&()),
         "kind": DEngineBenchmark::kind(&()),
-        "metadata": { "name": name, "ownerReferences": cluster.owner_ref(&()).map(|owner| vec![owner]) },
+        "metadata": { "name": name,
+                     "ownerReferences": cluster.owner_ref(&()).map(|owner| vec![owner]) },
         "spec": {
             "target": { "clusterRef": { "name": cluster.name_any() } },
             "profile": profile,

@@ -9,12 +9,11 @@ use dengine_crds::names::labels;
 use dengine_crds::{DEngineBenchmark, DEngineCluster};
 use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::PersistentVolume;
-use kube::Api;
 use kube::core::NamespaceResourceScope;
 use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{Predicate, WatchStreamExt, predicates, watcher};
-use kube::{Resource, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use super::benchmarks::{Benchmarks, reports_to};
@@ -276,7 +275,8 @@ mod tests {
     fn cached_benchmarks_have_no_results() {
         let report = json!({"command": ["x".repeat(1024)], "results": []});
         let benchmark = json!({
-            "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineBenchmark", "metadata": {"name": "b"},
+            "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineBenchmark",
+            "metadata": {"name": "b"},
             "spec": {"workload": "put", "target": {"clusterRef": {"name": "demo"}}},
             "status": {"runId": "1", "missed": ["p99 < 1ms"], "runs": {"1": report, "2": report}},
         });

@@ -15,11 +15,10 @@ use serde_json::json;
 
 use super::model::{Identity, Observed, Ordinal};
 use super::observe::{Observation, mark};
-use super::old_volumes;
 use super::plan::{MembershipStep, ObjectStep, Record, Removal, Step};
-use super::replacements;
 use super::resources::stateful_set;
 use super::validate::Cluster;
+use super::{old_volumes, replacements};
 use crate::apply::{by_us, exactly, is_code};
 use crate::context::{Context, Event, now};
 use crate::status_writer;

@@ -8,7 +8,8 @@ use dengine_crds::reasons::{cluster as reasons, events};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::model::{Observed, Wanted};
 use super::observe::{Caches, Observation, find};

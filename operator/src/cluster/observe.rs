@@ -16,14 +16,13 @@ use kube::runtime::reflector::{ObjectRef, Store};
 
 use super::benchmarks::Benchmarks;
 use super::model::{Claim, Identity, Member, Membership, Observed, Ordinal, Pod, Report};
-use super::old_volumes;
 use super::pod_trouble::{broken, condition, silent, trouble};
-use super::refused_steps;
 use super::replacements::seen;
 use super::resources::stateful_set;
 use super::standing::{self, Standing};
 use super::validate::Cluster;
 use super::versions::Version;
+use super::{old_volumes, refused_steps};
 use crate::apply::controller;
 use crate::context::{Context, now};
 use crate::members::Members;

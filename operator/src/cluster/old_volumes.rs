@@ -18,10 +18,9 @@ use serde_json::{Value, json};
 
 use super::model::{Identity, OldVolume, Ordinal, Replaced};
 use super::observe::{mark, parse_mark};
-use super::older_volumes;
-use super::publish_failure;
 use super::status::Notice;
 use super::validate::Cluster;
+use super::{older_volumes, publish_failure};
 use crate::apply::{by_us, is_code};
 use crate::context::{Context, Event};
 use crate::status_writer;

@@ -372,8 +372,10 @@ pub(super) mod tests {
         let pod = |ready: &str, state: &str| -> core::Pod {
             serde_saphyr::from_str(&format!(
                 "{{metadata: {{name: p}}, spec: {{nodeName: far, containers: []}}, status: {{
-                  conditions: [{{type: Ready, status: '{ready}', lastTransitionTime: '1970-01-01T00:16:40Z'}}],
-                  containerStatuses: [{{name: dengine, restartCount: 0, image: '', imageID: '', ready: false,
+                  conditions: [{{type: Ready, status: '{ready}', lastTransitionTime: \
+                 '1970-01-01T00:16:40Z'}}],
+                  containerStatuses: [{{name: dengine, restartCount: 0, image: '', imageID: '', \
+                 ready: false,
                     state: {state}}}]}}}}"
             ))
             .unwrap()
@@ -403,7 +405,8 @@ pub(super) mod tests {
         let pending = |said: &str| -> core::Pod {
             serde_saphyr::from_str(&format!(
                 "{{metadata: {{name: p}}, status: {{conditions: [
-                  {{type: PodScheduled, status: 'False', reason: Unschedulable, message: \"{said}\"}}]}}}}"
+                  {{type: PodScheduled, status: 'False', reason: Unschedulable, message: \
+                 \"{said}\"}}]}}}}"
             ))
             .unwrap()
         };

@@ -40,7 +40,8 @@ fn under_way(world: &World, status: &Value) {
 /// The Job that the status names, owned by this UID.
 fn job_of(world: &World, uid: &str) {
     let owner = json!({
-        "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineBenchmark", "name": "any", "uid": uid, "controller": true,
+        "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineBenchmark", "name": "any", "uid": uid,
+        "controller": true,
     });
     let name = names::benchmark::job("versus", "1");
     let job = json!({"metadata": {"name": name, "namespace": "test", "ownerReferences": [owner]}});
@@ -61,12 +62,14 @@ fn results() -> Value {
     json!({"runs": {"1": {"command": [], "results": [{
         "name": "put", "protocol": "etcd",
         "shape": {
-            "workload": "put", "connections": 1, "clients": 1, "total": 1, "keySize": 8, "keyFolderSize": 0,
+            "workload": "put", "connections": 1, "clients": 1, "total": 1, "keySize": 8,
+            "keyFolderSize": 0,
             "valueSize": 8, "keySpace": 1, "sequentialKeys": false,
         },
         "requests": 1, "errors": 0, "totalSeconds": 1.0, "opsPerSecond": 1.0,
         "latencyUs": {"min": 1, "avg": 1.0, "p50": 1, "p90": 1, "p99": 1, "p999": 1, "max": 1},
-        "toolVersion": "0.1.0", "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:01Z",
+        "toolVersion": "0.1.0", "startedAt": "2026-01-01T00:00:00Z",
+        "finishedAt": "2026-01-01T00:00:01Z",
         "targetLeader": false, "seed": 1, "warmUp": 0,
     }]}}})
 }
@@ -122,8 +125,10 @@ async fn the_status_shows_why_a_jobs_pod_is_refused() {
     job_of(&world, "uid-of-versus");
     let now = k8s_openapi::jiff::Timestamp::now().to_string();
     let event = json!({
-        "metadata": {"name": "e", "namespace": "test"}, "involvedObject": {}, "reason": "FailedCreate",
-        "message": "Error creating: pods \"a-job-x\" is forbidden: exceeded quota: small", "lastTimestamp": now,
+        "metadata": {"name": "e", "namespace": "test"}, "involvedObject": {},
+        "reason": "FailedCreate",
+        "message": "Error creating: pods \"a-job-x\" is forbidden: exceeded quota: small",
+        "lastTimestamp": now,
     });
     let events = json!({"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": [event]});
     world.api.put(EVENTS, events);
@@ -251,7 +256,8 @@ async fn a_scheduled_run_that_could_not_start_for_an_hour_is_skipped() {
     let world = World::new().await;
     let run = minutes_ago(60).strftime("%Y%m%dT%H%MZ").to_string();
     let waits = json!({
-        "specRunId": "1", "nextRunAt": minutes_ago(-1), "runId": run, "phase": "Pending", "jobUid": null,
+        "specRunId": "1", "nextRunAt": minutes_ago(-1), "runId": run, "phase": "Pending",
+        "jobUid": null,
     });
     every_minute(&world, &waits);
     let seen = reconcile(&world).await;

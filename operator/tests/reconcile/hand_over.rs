@@ -2,7 +2,8 @@
 
 use dengine_crds::conditions;
 use dengine_crds::names::annotations;
-use dengine_operator::cluster::{self, observe::Caches};
+use dengine_operator::cluster::observe::Caches;
+use dengine_operator::cluster::{self};
 use dengine_operator::context::Context;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use serde_json::json;

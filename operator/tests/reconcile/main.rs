@@ -110,7 +110,8 @@ impl World {
             self.api
                 .put(&format!("/api/v1/namespaces/test/pods/{name}"), pod);
             let claim = json!({
-                "metadata": {"name": format!("data-{name}"), "namespace": "test", "labels": {labels::CLUSTER: "demo"}},
+                "metadata": {"name": format!("data-{name}"), "namespace": "test",
+                             "labels": {labels::CLUSTER: "demo"}},
                 "spec": {"resources": {"requests": {"storage": "1Gi"}}},
                 "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}},
             });

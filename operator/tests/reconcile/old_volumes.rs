@@ -151,7 +151,8 @@ fn kept_by_an_older_operator(world: &World, of: &str) {
         "metadata": {"annotations": {labels::KEPT_FOR: of}},
         "spec": {
             "persistentVolumeReclaimPolicy": "Retain",
-            "claimRef": {"namespace": "test", "name": "data-demo-3", "uid": "of-a-claim-that-is-gone"},
+            "claimRef": {"namespace": "test", "name": "data-demo-3",
+                         "uid": "of-a-claim-that-is-gone"},
         },
     });
     world.api.put(VOLUME, volume);
@@ -182,7 +183,8 @@ async fn a_volume_that_an_older_operator_kept_is_released() {
         reconcile_times(&world, 1).await;
         kept_by_an_older_operator(&world, of);
         let replacement = json!({
-            "name": "demo-3", "memberId": "9", "times": 1, "at": "2026-01-01T00:00:00Z", "keptVolume": "pv-3",
+            "name": "demo-3", "memberId": "9", "times": 1, "at": "2026-01-01T00:00:00Z",
+            "keptVolume": "pv-3",
         });
         let status = json!({"status": {"replacements": [replacement]}});
         world.api.put(CLUSTER, status);

@@ -53,7 +53,8 @@ impl Server {
         let lacks = self.lacks.lock().unwrap();
         if lacks.iter().any(|part| uri.contains(part)) {
             let status = json!({
-                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 404,
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "code": 404,
                 "reason": "NotFound", "message": "the server could not find the requested resource",
             });
             return (404, status);
@@ -64,7 +65,8 @@ impl Server {
             false => Vec::new(),
         };
         let list = json!({
-            "kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items,
+            "kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"},
+            "items": items,
         });
         (200, list)
     }

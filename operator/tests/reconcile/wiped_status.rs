@@ -154,7 +154,8 @@ async fn a_new_resource_does_not_adopt_the_cluster_being_deleted() {
     for (set_goes_last, claims_go) in [(true, true), (false, true), (true, false), (false, false)] {
         let world = World::settled().await;
         let controller = json!([{
-            "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "demo", "uid": "former", "controller": true,
+            "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "demo", "uid": "former",
+            "controller": true,
         }]);
         world.api.put(SET, json!({"metadata": {"uid": "former"}}));
         for pod in world.api.paths("/pods/") {

@@ -1,35 +1,31 @@
 //! One stream to a member: who waits for its answers, and what is told to them when it ends.
 
-use std::{
-    collections::VecDeque,
-    error::Error as _,
-    sync::{Arc, Mutex, Weak},
-};
+use std::collections::VecDeque;
+use std::error::Error as _;
+use std::sync::{Arc, Mutex, Weak};
 
-use dengine_protocol::{
-    LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA,
-    v1::{
-        CallError, PipelineResponse, PipelinedAnswer, kv_client::KvClient, pipelined_answer::Answer,
-    },
-};
+use dengine_protocol::v1::kv_client::KvClient;
+use dengine_protocol::v1::pipelined_answer::Answer;
+use dengine_protocol::v1::{CallError, PipelineResponse, PipelinedAnswer};
+use dengine_protocol::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA};
 use slab::Slab;
-use tokio::sync::{
-    mpsc::{UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel},
-    oneshot, watch,
+use tokio::sync::mpsc::{
+    UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel,
 };
-use tonic::{
-    Code, Request, Status, Streaming,
-    metadata::{MetadataMap, MetadataValue},
-    transport::Channel,
-};
+use tokio::sync::{oneshot, watch};
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status, Streaming};
 
-use super::{Answered, Inner, News, Outcome, PipeError, Queued, Size, lock, outbound::Outbound};
+use super::outbound::Outbound;
+use super::{Answered, Inner, News, Outcome, PipeError, Queued, Size, lock};
 use crate::pool::RESPONSE_BYTES_MAX;
 
 /// More than so many are not cancelled by one frame; the time that each has ends the others.
 const CANCELLED_PER_FRAME_MAX: usize = 4096;
 
-/// The calls of one stream. Both of its sides see them: whoever ends it tells all of them, whether the other side is polled or not.
+/// The calls of one stream. Both of its sides see them: whoever ends it tells all of them, whether
+/// the other side is polled or not.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) queue: UnboundedReceiver<News>,
@@ -120,7 +116,8 @@ impl Line {
         }
     }
 
-    /// Further calls go over another stream; once those in the queue have left, this side of it ends.
+    /// Further calls go over another stream; once those in the queue have left, this side of it
+    /// ends.
     fn retire(&self) {
         if let (Some(pipe), Some(own)) = (self.pipe.upgrade(), self.queue.upgrade()) {
             let mut queue = lock(pipe.queue(self.size));
@@ -192,7 +189,8 @@ impl Waiting {
     }
 
     fn answer(&mut self, answered: PipelinedAnswer) {
-        // Whoever does not wait for it any more has given up; an id that was never given is not ours to judge.
+        // Whoever does not wait for it any more has given up; an id that was never given is not
+        // ours to judge.
         let key = usize::try_from(answered.id).unwrap_or(usize::MAX);
         let Some(sent) = self.callers.try_remove(key) else {
             return;
@@ -243,12 +241,15 @@ fn describe(status: &Status) -> Arc<str> {
 
 #[cfg(test)]
 mod tests {
-    use dengine_protocol::v1::{PutRequest, pipelined_call::Call};
+    use dengine_protocol::v1::PutRequest;
+    use dengine_protocol::v1::pipelined_call::Call;
     use tonic::transport::Endpoint;
 
-    use super::{super::Pipe, *};
+    use super::super::Pipe;
+    use super::*;
 
-    /// The task that sends is not polled while the member takes nothing: what was in its queue waited for all its time.
+    /// The task that sends is not polled while the member takes nothing: what was in its queue
+    /// waited for all its time.
     #[tokio::test]
     async fn what_has_not_left_is_told_so_though_nobody_polls_the_side_that_sends() {
         let channel = Endpoint::from_static("http://127.0.0.1:1").connect_lazy();

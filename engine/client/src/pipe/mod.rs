@@ -1,39 +1,36 @@
-//! Many calls over one stream to one member. What queues while a frame is written is the next frame: there is
-//! no timer, and nothing waits for company.
+//! Many calls over one stream to one member. What queues while a frame is written is the next
+//! frame: there is no timer, and nothing waits for company.
 //!
 //! ```text
 //! callers ──▶ queue ──▶ Outbound ──frames──▶ member
 //!    ▲                     │ who waits           │
 //!    └──────── read ◀──────┴─────────────────────┘
 //! ```
-//! A call is in one of three places: in the queue (it has not left), among those that wait (it may have been
-//! served), or answered. Which one decides what is told of it when the stream breaks, or when its time is up.
+//! A call is in one of three places: in the queue (it has not left), among those that wait (it may
+//! have been served), or answered. Which one decides what is told of it when the stream breaks, or
+//! when its time is up.
 //!
-//! The member is told for how long each call is waited for, and which are not waited for any more, so that it
-//! does nothing for nobody.
+//! The member is told for how long each call is waited for, and which are not waited for any more,
+//! so that it does nothing for nobody.
 
 mod line;
 mod outbound;
 
-use std::{
-    any::Any,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use dengine_protocol::{
-    FRAME_BYTES_MAX, KvCall,
-    v1::{pipelined_answer::Answer, pipelined_call::Call},
-};
-use tokio::{
-    runtime::Handle,
-    sync::{mpsc::UnboundedSender, oneshot, watch},
-    time::Instant,
-};
-use tonic::{Status, metadata::MetadataMap, transport::Channel};
+use dengine_protocol::v1::pipelined_answer::Answer;
+use dengine_protocol::v1::pipelined_call::Call;
+use dengine_protocol::{FRAME_BYTES_MAX, KvCall};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+use tonic::transport::Channel;
 
 use self::line::Line;
 use crate::silence::Silence;
@@ -41,10 +38,12 @@ use crate::silence::Silence;
 /// What a call in a frame takes besides itself: tags, lengths, its id and its time.
 const CALL_OVERHEAD_BYTES: usize = 32;
 
-/// What a call takes, about, while it waits to leave, besides what is sent of it; whether its caller stays or not.
+/// What a call takes, about, while it waits to leave, besides what is sent of it; whether its
+/// caller stays or not.
 pub const QUEUED_BYTES: usize = 640;
 
-/// One member, reached over a stream that is opened when it is needed and again when it broke. Cheap to clone.
+/// One member, reached over a stream that is opened when it is needed and again when it broke.
+/// Cheap to clone.
 ///
 /// Sends each call once. Deciding what to do about a failure is the caller's part.
 #[derive(Clone, Debug)]
@@ -156,7 +155,8 @@ struct Queued {
     _counted: Option<Counted>,
 }
 
-/// Who has a call that has not left: the stream that is to send it, or its caller, who has taken it back.
+/// Who has a call that has not left: the stream that is to send it, or its caller, who has taken it
+/// back.
 #[derive(Debug, Default)]
 struct Claim(AtomicBool);
 
@@ -222,7 +222,8 @@ impl Pipe {
         }
     }
 
-    /// Makes one call. The caller waits for so long; that is told to the member, and not watched over here.
+    /// Makes one call. The caller waits for so long; that is told to the member, and not watched
+    /// over here.
     ///
     /// # Errors
     /// See [`PipeError`].
@@ -235,8 +236,8 @@ impl Pipe {
         unframed::<C>(answered)
     }
 
-    /// As [`Pipe::call`], but only until then. `None` if it had left by then and was not answered; if it had not, it never
-    /// leaves.
+    /// As [`Pipe::call`], but only until then. `None` if it had left by then and was not answered;
+    /// if it had not, it never leaves.
     ///
     /// # Errors
     /// See [`PipeError`].
@@ -255,8 +256,9 @@ impl Pipe {
         }
     }
 
-    /// Makes one call of whichever kind. What is too large for a frame has another stream than what is not: a member that takes
-    /// nothing as large ends that. What counts it is kept while the call waits to leave, whether its caller stays or not.
+    /// Makes one call of whichever kind. What is too large for a frame has another stream than what
+    /// is not: a member that takes nothing as large ends that. What counts it is kept while the
+    /// call waits to leave, whether its caller stays or not.
     ///
     /// # Errors
     /// See [`PipeError`].
@@ -269,8 +271,8 @@ impl Pipe {
         self.begin(call, patience, counted).outcome().await
     }
 
-    /// Ends the streams that are open. What has left over them and is not answered may or may not have been served; what has not left
-    /// was not. Later calls go over other streams.
+    /// Ends the streams that are open. What has left over them and is not answered may or may not
+    /// have been served; what has not left was not. Later calls go over other streams.
     pub fn give_up(&self, why: &str) {
         for size in [Size::Small, Size::Large] {
             lock(self.inner.queue(size)).take();
@@ -304,8 +306,8 @@ impl Pipe {
         }
     }
 
-    /// So that what was asked for is ended. A stream that takes no more calls is not told: there the time
-    /// that each call has ends it.
+    /// So that what was asked for is ended. A stream that takes no more calls is not told: there
+    /// the time that each call has ends it.
     fn tell_that_a_caller_left(&self, size: Size) {
         if let Some(open) = &*lock(self.inner.queue(size)) {
             // If it has ended, nothing is left to be ended.
@@ -345,11 +347,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::pending, io, pin::pin};
+    use std::future::pending;
+    use std::io;
+    use std::pin::pin;
 
     use dengine_protocol::v1::PutRequest;
     use hyper_util::rt::TokioIo;
-    use tokio::{net::TcpStream, time::timeout};
+    use tokio::net::TcpStream;
+    use tokio::time::timeout;
     use tonic::transport::Endpoint;
     use tower::service_fn;
 
@@ -392,7 +397,8 @@ mod tests {
         drop(pipe);
     }
 
-    /// Calls that a follower had passed on to a leader that hung waited for all their time, though another one led by then.
+    /// Calls that a follower had passed on to a leader that hung waited for all their time, though
+    /// another one led by then.
     #[tokio::test]
     async fn what_has_left_over_streams_that_are_given_up_is_lost_and_later_calls_have_others() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -422,7 +428,8 @@ mod tests {
         }
     }
 
-    /// Where a server passed calls on, everybody's went over a stream that the threads of whoever had opened it served.
+    /// Where a server passed calls on, everybody's went over a stream that the threads of whoever
+    /// had opened it served.
     #[test]
     fn a_stream_is_served_where_the_pipe_was_made_whoever_calls_first() {
         let runtime = || tokio::runtime::Runtime::new().unwrap();

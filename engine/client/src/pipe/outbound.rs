@@ -1,27 +1,21 @@
 //! The sending side of a stream: makes frames of what queues.
 
-use std::{
-    mem,
-    pin::Pin,
-    sync::{Arc, Mutex},
-    task::{Context, Poll},
-};
+use std::mem;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
-use dengine_protocol::{
-    FRAME_BYTES_MAX,
-    v1::{PipelineRequest, PipelinedCall},
-};
+use dengine_protocol::FRAME_BYTES_MAX;
+use dengine_protocol::v1::{PipelineRequest, PipelinedCall};
 use futures::Stream;
 use prost::Message as _;
 use tokio::time::Instant;
 
-use super::{
-    CALL_OVERHEAD_BYTES, News, Queued,
-    line::{Sent, Waiting},
-    lock,
-};
+use super::line::{Sent, Waiting};
+use super::{CALL_OVERHEAD_BYTES, News, Queued, lock};
 
-/// More calls than this are not looked at for one frame: they would not fit, or make the first wait for the last.
+/// More calls than this are not looked at for one frame: they would not fit, or make the first wait
+/// for the last.
 const CALLS_PER_FRAME_MAX: usize = 1024;
 
 /// The sending side of a stream.
@@ -47,7 +41,8 @@ impl Stream for Outbound {
                     Poll::Pending
                 };
             }
-            // Without this each frame would leave with its first call: whoever queues one wakes us to run next.
+            // Without this each frame would leave with its first call: whoever queues one wakes us
+            // to run next.
             if !mem::replace(&mut this.yielded, true) && taken < CALLS_PER_FRAME_MAX {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
@@ -148,16 +143,13 @@ fn timeout_ms(until: Instant) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use dengine_protocol::v1::{PutRequest, pipelined_call::Call};
-    use tokio::sync::{
-        mpsc::{UnboundedReceiver, unbounded_channel},
-        oneshot,
-    };
+    use dengine_protocol::v1::PutRequest;
+    use dengine_protocol::v1::pipelined_call::Call;
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+    use tokio::sync::oneshot;
 
-    use super::{
-        super::{Counted, Outcome},
-        *,
-    };
+    use super::super::{Counted, Outcome};
+    use super::*;
 
     fn outbound(queue: UnboundedReceiver<News>) -> Outbound {
         let waiting = Arc::new(Mutex::new(Waiting::new(queue)));

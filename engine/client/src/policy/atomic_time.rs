@@ -1,9 +1,7 @@
 //! A time that many callers note and ask for.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A time in whole milliseconds since the caller's origin; zero at first.
 ///
@@ -29,7 +27,8 @@ impl AtomicTime {
         self.0.load(Ordering::Relaxed) > millis(time)
     }
 
-    /// Notes a time in the place of the one that was [read](Self::get); `false` if somebody else was faster.
+    /// Notes a time in the place of the one that was [read](Self::get); `false` if somebody else
+    /// was faster.
     pub fn replace(&self, read: Duration, time: Duration) -> bool {
         let (read, time) = (millis(read), millis(time));
         self.0

@@ -1,16 +1,14 @@
 //! Whether a connection takes calls, and when one may try it again.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-/// How long a connection that did not answer is passed over while others are there. Then one call tries it; until a member
-/// answers there, others go on passing it over.
+/// How long a connection that did not answer is passed over while others are there. Then one call
+/// tries it; until a member answers there, others go on passing it over.
 pub const COOL_DOWN: Duration = Duration::from_secs(1);
 
-/// So often the pause is doubled between calls that try a connection on which nobody answers: to 4 s. A plain write that tries
-/// it waits in vain for all of its time.
+/// So often the pause is doubled between calls that try a connection on which nobody answers: to 4
+/// s. A plain write that tries it waits in vain for all of its time.
 const DOUBLINGS_MAX: u64 = 2;
 
 /// Of one connection. One word, so that callers which come at once see and change all of it.
@@ -45,7 +43,8 @@ impl Health {
         self.0.store(word, Ordering::Relaxed);
     }
 
-    /// A call waited in vain: whoever tries next does so after the longer pause that was begun when the last one did.
+    /// A call waited in vain: whoever tries next does so after the longer pause that was begun when
+    /// the last one did.
     pub(super) fn silent(&self, now: Duration) {
         let doublings =
             Cooling::of(self.0.load(Ordering::Relaxed)).map_or(0, |cooling| cooling.doublings);

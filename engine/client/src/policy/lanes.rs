@@ -1,21 +1,22 @@
-//! Which of several connections serves an attempt, which are passed over for a while, and which are given up for new
-//! ones.
+//! Which of several connections serves an attempt, which are passed over for a while, and which are
+//! given up for new ones.
 
-use std::{
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use super::{atomic_time::AtomicTime, health::Health, retry::Failure};
+use super::atomic_time::AtomicTime;
+use super::health::Health;
+use super::retry::Failure;
 
 /// How long a connection serves nothing before another is made in its place.
 ///
-/// One address may lead to several members, as that of a Kubernetes Service does: a new connection goes to one that
-/// serves, while an old one stays with its member though that takes no part any more. Longer than an election, in which
-/// nobody serves.
+/// One address may lead to several members, as that of a Kubernetes Service does: a new connection
+/// goes to one that serves, while an old one stays with its member though that takes no part any
+/// more. Longer than an election, in which nobody serves.
 pub const RENEW_AFTER: Duration = Duration::from_secs(1);
 
-/// The health of a client's connections. The first `primary` of them carry calls while all goes well.
+/// The health of a client's connections. The first `primary` of them carry calls while all goes
+/// well.
 #[derive(Debug)]
 pub struct Lanes {
     lanes: Vec<Lane>,
@@ -59,8 +60,8 @@ impl Lanes {
         affinity % self.primary
     }
 
-    /// The lane that leads to `endpoint`, next to one that leads elsewhere, where lane `i` leads to endpoint `i`
-    /// modulo `endpoints`, and there are at least as many lanes.
+    /// The lane that leads to `endpoint`, next to one that leads elsewhere, where lane `i` leads to
+    /// endpoint `i` modulo `endpoints`, and there are at least as many lanes.
     #[must_use]
     pub fn beside(&self, lane: usize, endpoint: usize, endpoints: usize) -> usize {
         let count = self.lanes.len();
@@ -71,7 +72,8 @@ impl Lanes {
         }
     }
 
-    /// The first healthy lane from `from` on, or one before it that is due to be tried; that lane itself if there is none.
+    /// The first healthy lane from `from` on, or one before it that is due to be tried; that lane
+    /// itself if there is none.
     #[must_use]
     pub fn pick(&self, from: usize, now: Duration) -> usize {
         let count = self.lanes.len();
@@ -111,7 +113,8 @@ impl Lanes {
         self.lanes[lane].good_at.is_after(since)
     }
 
-    /// Notes that a lane did not serve a call; whether it is to be connected anew, which one caller at a time is told.
+    /// Notes that a lane did not serve a call; whether it is to be connected anew, which one caller
+    /// at a time is told.
     pub fn renews(&self, lane: usize, now: Duration) -> bool {
         let good_at = &self.lanes[lane].good_at;
         let was = good_at.get();
@@ -142,7 +145,8 @@ mod tests {
         assert_eq!(lanes.pick(1, now + COOL_DOWN), 1);
     }
 
-    /// A leader that hangs answers after five seconds that a write may or may not have taken effect.
+    /// A leader that hangs answers after five seconds that a write may or may not have taken
+    /// effect.
     #[test]
     fn only_who_refuses_a_call_has_answered() {
         let now = Duration::from_secs(9);

@@ -1,4 +1,5 @@
-//! The point of a cluster's history that a client has seen, which its session reads must not fall behind.
+//! The point of a cluster's history that a client has seen, which its session reads must not fall
+//! behind.
 
 /// A cluster and the highest revision that was seen of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -10,8 +11,9 @@ pub struct Position {
 }
 
 impl Position {
-    /// Notes the revision that an answer named. An answer of another cluster is passed over: the next
-    /// session read then says that the cluster is not the one it was, instead of forgetting what was seen.
+    /// Notes the revision that an answer named. An answer of another cluster is passed over: the
+    /// next session read then says that the cluster is not the one it was, instead of forgetting
+    /// what was seen.
     pub fn saw(&mut self, cluster_id: u64, revision: u64) {
         if self.cluster_id == 0 {
             self.cluster_id = cluster_id;

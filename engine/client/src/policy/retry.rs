@@ -41,7 +41,8 @@ pub enum Failure {
     Overloaded,
     /// A member answered that its disk is nearly full, and that nothing was changed.
     LowOnSpace,
-    /// A member answered that the request cannot succeed as things are; nothing was changed by this attempt.
+    /// A member answered that the request cannot succeed as things are; nothing was changed by this
+    /// attempt.
     Refused,
     /// A member answered with something that should not happen.
     Broken,
@@ -85,7 +86,8 @@ impl Code {
 }
 
 impl Failure {
-    /// What a status proves that a member of the cluster answered with. `leader` is the leader it named.
+    /// What a status proves that a member of the cluster answered with. `leader` is the leader it
+    /// named.
     #[must_use]
     pub fn answered(code: Code, leader: Option<String>) -> Self {
         match code {
@@ -134,8 +136,8 @@ impl Failure {
         }
     }
 
-    /// Whether the member behind the connection can serve nobody now, as far as this tells: it does not answer, or knows
-    /// no leader.
+    /// Whether the member behind the connection can serve nobody now, as far as this tells: it does
+    /// not answer, or knows no leader.
     #[must_use]
     pub fn serves_nobody(&self) -> bool {
         match self {
@@ -164,35 +166,42 @@ impl Failure {
     }
 }
 
-/// So often a call is sent again that was refused for want of space: for half a second, in which a leader hands over to a member
-/// with a better disk. If none has one, only a person helps, or who deletes something, and it would be waited for in vain.
+/// So often a call is sent again that was refused for want of space: for half a second, in which a
+/// leader hands over to a member with a better disk. If none has one, only a person helps, or who
+/// deletes something, and it would be waited for in vain.
 const LOW_ON_SPACE_RETRIES_MAX: usize = 4;
 
-/// No pause is longer, its random part aside, where no member was reached that could have served the call. A member says in an instant
-/// that it knows no leader, and whoever pauses for longer is still pausing when the next leader is there.
+/// No pause is longer, its random part aside, where no member was reached that could have served
+/// the call. A member says in an instant that it knows no leader, and whoever pauses for longer is
+/// still pausing when the next leader is there.
 const PAUSE_WITHOUT_LEADER_MAX: Duration = Duration::from_millis(100);
 
 /// So many attempts that only wait for a leader count as one: their pauses are a fifth as long.
 const WAITS_AS_ONE: usize = 5;
-/// To find out for longer that there is no connection is no waiting for a leader: a machine on which no member listens says so in an
-/// instant.
+/// To find out for longer that there is no connection is no waiting for a leader: a machine on
+/// which no member listens says so in an instant.
 const WAIT_MAX: Duration = PAUSE_WITHOUT_LEADER_MAX;
 
-/// No attempt is to follow that would have less time than this. It could hardly be answered, and what a write came to would be unknown.
+/// No attempt is to follow that would have less time than this. It could hardly be answered, and
+/// what a write came to would be unknown.
 const ATTEMPT_MIN: Duration = Duration::from_millis(20);
 
-/// Pauses between attempts: each twice as long as the one before, plus up to as much again at random.
+/// Pauses between attempts: each twice as long as the one before, plus up to as much again at
+/// random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Attempts after the first, of which five count as one while only a leader is wanting. 0 turns retries off.
+    /// Attempts after the first, of which five count as one while only a leader is wanting. 0 turns
+    /// retries off.
     pub retries_max: usize,
     /// The first pause. Zero would be a hot loop and is refused.
     pub delay_min: Duration,
-    /// No pause grows beyond this, its random part aside; nor beyond 100 ms while only a leader is wanting.
+    /// No pause grows beyond this, its random part aside; nor beyond 100 ms while only a leader is
+    /// wanting.
     pub delay_max: Duration,
-    /// How long the first attempt of a call that may be repeated without harm waits for its answer; each attempt after
-    /// it waits twice as long as the one before. Bounds what a member that is silent costs a call. A plain write is
-    /// waited for as long as its call lasts: it can't be sent again.
+    /// How long the first attempt of a call that may be repeated without harm waits for its answer;
+    /// each attempt after it waits twice as long as the one before. Bounds what a member that is
+    /// silent costs a call. A plain write is waited for as long as its call lasts: it can't be sent
+    /// again.
     pub attempt_timeout: Duration,
 }
 
@@ -318,12 +327,14 @@ pub struct Attempts {
     attempts_lost: usize,
     /// Those of them that were refused for want of space.
     attempts_without_space: usize,
-    /// Whether any attempt so far may have taken effect. What a later one fails with cannot undo that.
+    /// Whether any attempt so far may have taken effect. What a later one fails with cannot undo
+    /// that.
     maybe_done: bool,
 }
 
 impl Attempts {
-    /// A call whose first attempt goes to [`Target::From`]`(lane)` and that must be over at `deadline`.
+    /// A call whose first attempt goes to [`Target::From`]`(lane)` and that must be over at
+    /// `deadline`.
     #[must_use]
     pub fn new(policy: RetryPolicy, operation: Operation, lane: usize, deadline: Duration) -> Self {
         Self {
@@ -345,7 +356,8 @@ impl Attempts {
         Target::From(self.lane)
     }
 
-    /// An attempt begins at `now`. Returns when it is given up, so that another member may be asked in time.
+    /// An attempt begins at `now`. Returns when it is given up, so that another member may be asked
+    /// in time.
     pub fn begin(&mut self, now: Duration) -> Duration {
         self.began = now;
         let mut next = self.failures;
@@ -356,8 +368,8 @@ impl Attempts {
         self.silent_at().min(self.deadline)
     }
 
-    /// When whoever has not answered the attempt that began last is silent, whether it is given up then or not: other calls are better
-    /// sent to another member.
+    /// When whoever has not answered the attempt that began last is silent, whether it is given up
+    /// then or not: other calls are better sent to another member.
     #[must_use]
     pub fn silent_at(&self) -> Duration {
         let doublings = u32::try_from(self.attempts_lost.min(31)).expect("31 at most");
@@ -365,7 +377,8 @@ impl Attempts {
         self.began.saturating_add(patience)
     }
 
-    /// Decides what follows from an attempt that failed at `now`. `random` is any number, drawn evenly.
+    /// Decides what follows from an attempt that failed at `now`. `random` is any number, drawn
+    /// evenly.
     pub fn failed(&mut self, failure: &Failure, now: Duration, random: u32) -> Next {
         self.maybe_done |= failure.may_have_taken_effect(self.operation);
         let took = now.saturating_sub(self.began);
@@ -393,7 +406,8 @@ impl Attempts {
         Next::Again { after, to }
     }
 
-    /// How the call ends instead of going on at `now`, if its pause took so long that no time is left for another attempt.
+    /// How the call ends instead of going on at `now`, if its pause took so long that no time is
+    /// left for another attempt.
     #[must_use]
     pub fn too_late(&self, now: Duration) -> Option<End> {
         // Timers are late by a little, which is no reason to have paused in vain.
@@ -508,7 +522,8 @@ mod tests {
         );
     }
 
-    /// Its timer was late, the attempt behind it had no time at all, and a write that had never left was of unknown outcome.
+    /// Its timer was late, the attempt behind it had no time at all, and a write that had never
+    /// left was of unknown outcome.
     #[test]
     fn no_attempt_follows_that_has_next_to_no_time() {
         let now = Duration::ZERO;
@@ -666,7 +681,8 @@ mod tests {
         assert_eq!(pause, SECOND, "as was asked for");
     }
 
-    /// Addresses that swallow what is sent to them: a watch, which has no time of its own, told of it after four minutes.
+    /// Addresses that swallow what is sent to them: a watch, which has no time of its own, told of
+    /// it after four minutes.
     #[test]
     fn whoever_is_not_reached_for_long_is_not_waited_for_as_a_leader_is() {
         let waits = POLICY.retries_max * WAITS_AS_ONE;

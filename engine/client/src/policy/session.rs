@@ -1,12 +1,16 @@
-//! The stamps that make a session's writes take effect once, and when the session must be kept alive.
+//! The stamps that make a session's writes take effect once, and when the session must be kept
+//! alive.
 //!
-//! The cluster stores the answer to each stamped write until the client acknowledges it. `acknowledged`
-//! says that every sequence up to it needs no stored answer any more: its answer arrived, or its caller
-//! was told that nobody knows. A stamped write at or below it is refused by the cluster, never applied.
+//! The cluster stores the answer to each stamped write until the client acknowledges it.
+//! `acknowledged` says that every sequence up to it needs no stored answer any more: its answer
+//! arrived, or its caller was told that nobody knows. A stamped write at or below it is refused by
+//! the cluster, never applied.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-/// Writes of one session that may be under way at once; the cluster keeps four times as many answers for it.
+/// Writes of one session that may be under way at once; the cluster keeps four times as many
+/// answers for it.
 pub const WINDOW: u64 = 64;
 
 /// What a write of a session carries. `session_id` and `sequence` are the same on each attempt.
@@ -32,7 +36,8 @@ pub struct Sequencer {
 }
 
 impl Sequencer {
-    /// Begins with the first write of a session. At most `window` writes, at least one, are under way at once.
+    /// Begins with the first write of a session. At most `window` writes, at least one, are under
+    /// way at once.
     #[must_use]
     pub fn new(session_id: u64, window: u64) -> Self {
         Self {
@@ -50,8 +55,8 @@ impl Sequencer {
         self.session_id
     }
 
-    /// No answer up to this sequence is needed any more. An attempt that is made again may carry the mark
-    /// as it has become meanwhile, which helps the cluster to keep less.
+    /// No answer up to this sequence is needed any more. An attempt that is made again may carry
+    /// the mark as it has become meanwhile, which helps the cluster to keep less.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged
@@ -70,7 +75,8 @@ impl Sequencer {
         })
     }
 
-    /// A write has ended: its caller has the answer, or knows that nobody will. It is not sent again.
+    /// A write has ended: its caller has the answer, or knows that nobody will. It is not sent
+    /// again.
     ///
     /// # Panics
     /// If that sequence was not given out, or has ended already.
@@ -90,7 +96,8 @@ impl Sequencer {
 /// How long the cluster keeps a session without hearing of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Counted by the leader; a new leader begins anew, so a session may live longer, never shorter.
+    /// Counted by the leader; a new leader begins anew, so a session may live longer, never
+    /// shorter.
     pub ttl: Duration,
 }
 
@@ -114,7 +121,8 @@ impl Pace {
         self.alive = self.alive.max(sent);
     }
 
-    /// Longest that one keep-alive may take, so that another still fits before the session could expire.
+    /// Longest that one keep-alive may take, so that another still fits before the session could
+    /// expire.
     #[must_use]
     pub fn patience(&self) -> Duration {
         self.lease.ttl / 3

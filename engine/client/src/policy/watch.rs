@@ -1,11 +1,13 @@
-//! How far a watch is told, so that over any number of streams each event is handed on once and none is missed.
+//! How far a watch is told, so that over any number of streams each event is handed on once and
+//! none is missed.
 
 /// Where a watch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchCursor {
     /// The first revision that was not handed on completely; 0: not known yet, the server chooses.
     next: u64,
-    /// Events of `next` that were handed on, over all streams: more than none within a fragmented revision.
+    /// Events of `next` that were handed on, over all streams: more than none within a fragmented
+    /// revision.
     told: usize,
     /// Events of `next` that came on the present stream.
     seen: usize,
@@ -32,7 +34,8 @@ impl WatchCursor {
         self.next
     }
 
-    /// The first revision that was not handed on completely; 0 as long as no stream was ever created.
+    /// The first revision that was not handed on completely; 0 as long as no stream was ever
+    /// created.
     #[must_use]
     pub fn next_revision(&self) -> u64 {
         self.next
@@ -55,9 +58,9 @@ impl WatchCursor {
         Ok(())
     }
 
-    /// Takes in a response with events. `revisions` are those of its events in order, `header` the one that
-    /// the response names, and `fragment` whether more events of it follow. Returns how many events at the
-    /// head of the response were handed on before and must be left out.
+    /// Takes in a response with events. `revisions` are those of its events in order, `header` the
+    /// one that the response names, and `fragment` whether more events of it follow. Returns how
+    /// many events at the head of the response were handed on before and must be left out.
     ///
     /// # Errors
     /// If the revisions go back or reach beyond the header's.

@@ -1,27 +1,27 @@
 //! One stream for all watches of a client at a member.
 //!
-//! A task reads the stream and hands what comes to each watch's queue. It never waits for a reader: the watch whose
-//! queue is full is cancelled there, and goes on from where it was once its reader has taken what was queued. So
-//! a watch that nobody reads holds up no other, and memory is bounded.
+//! A task reads the stream and hands what comes to each watch's queue. It never waits for a reader:
+//! the watch whose queue is full is cancelled there, and goes on from where it was once its reader
+//! has taken what was queued. So a watch that nobody reads holds up no other, and memory is
+//! bounded.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    task::{Context, Poll, Waker},
-};
+use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 
-use dengine_protocol::v1::{
-    WatchCancel, WatchCreate, WatchRequest, WatchResponse, watch_client::WatchClient,
-    watch_request::Request,
-};
+use dengine_protocol::v1::watch_client::WatchClient;
+use dengine_protocol::v1::watch_request::Request;
+use dengine_protocol::v1::{WatchCancel, WatchCreate, WatchRequest, WatchResponse};
 use prost::Message as _;
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Streaming, transport::Channel};
+use tonic::Streaming;
+use tonic::transport::Channel;
 
 use super::answered;
-use crate::{error::Failure, pool::RESPONSE_BYTES_MAX};
+use crate::error::Failure;
+use crate::pool::RESPONSE_BYTES_MAX;
 
 /// What may wait for the reader of one watch, apart from a single response that is larger,
 const WATCH_BYTES_MAX: usize = 1 << 20;

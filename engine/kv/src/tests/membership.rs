@@ -404,7 +404,8 @@ proptest! {
             for (id, member) in &membership.members {
                 prop_assert!(*id <= membership.last_member_id);
                 let bound = folders.entry(*id).or_insert_with(|| member.folder_id.clone());
-                prop_assert_eq!(&*bound, &member.folder_id, "an id belongs to one folder permanently");
+                prop_assert_eq!(&*bound, &member.folder_id, "an id belongs to one folder \
+                    permanently");
             }
         }
     }

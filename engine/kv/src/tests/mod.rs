@@ -16,7 +16,8 @@ mod steps;
 mod versions;
 mod visits;
 
-use super::store::{MemoryStore, conformance::Suite};
+use super::store::MemoryStore;
+use super::store::conformance::Suite;
 use super::{
     Command, CommandVersion, KeyRange, MembershipChange, Outcome, Reader, Request, SessionStamp,
     StateMachine,

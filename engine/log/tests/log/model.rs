@@ -107,7 +107,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let entries = prop_oneof![1..4_usize, 1..12_usize];
     let step = prop_oneof![
         12 => (entries, bytes, 0..2_u64, 0..10_usize)
-            .prop_map(|(entries, bytes, term, commit)| Step::Append { entries, bytes, term, commit }),
+            .prop_map(|(entries, bytes, term, commit)| Step::Append { entries, bytes, term,
+                                                                     commit }),
         3 => (1..20_usize, 1..4_usize, 0..200_usize)
             .prop_map(|(back, entries, bytes)| Step::Overwrite { back, entries, bytes }),
         2 => (1..4_u64).prop_map(|member| Step::Vote { member }),

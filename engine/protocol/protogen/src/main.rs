@@ -1,9 +1,12 @@
-//! Writes the Rust code of the protocol and its descriptors: `protogen engine/protocol/src/generated`.
+//! Writes the Rust code of the protocol and its descriptors:
+//! `protogen engine/protocol/src/generated`.
 //!
-//! What it writes is committed, so that whoever builds a client needs neither protoc nor the time to
-//! compile a generator. The files are read by `protox`: protoc's versions differ in what they make.
+//! What it writes is committed, so that whoever builds a client needs neither protoc nor the time
+//! to compile a generator. The files are read by `protox`: protoc's versions differ in what they
+//! make.
 
-use std::{env, path::Path};
+use std::env;
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use protox::Compiler;

@@ -1,11 +1,9 @@
 //! Batches: between core's types and the wire's, and the checks of what arrives.
 
-use crate::v1::{
-    self, BatchRequest, BatchResponse, ResponseHeader,
-    compare::{Relation as WireRelation, Target},
-    operation::Operation as Wire,
-    operation_result::{self, Result as WireResult},
-};
+use crate::v1::compare::{Relation as WireRelation, Target};
+use crate::v1::operation::Operation as Wire;
+use crate::v1::operation_result::{self, Result as WireResult};
+use crate::v1::{self, BatchRequest, BatchResponse, ResponseHeader};
 use bytes::Bytes;
 use dengine_kv::{
     Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome,
@@ -14,12 +12,10 @@ use dengine_kv::{
 use dengine_types::Revision;
 use tonic::Status;
 
-use crate::checks::{
-    header::Header,
-    limits::RequestLimits,
-    messages::key_value,
-    writes::{Mutation, check_stamp},
-};
+use crate::checks::header::Header;
+use crate::checks::limits::RequestLimits;
+use crate::checks::messages::key_value;
+use crate::checks::writes::{Mutation, check_stamp};
 
 impl Mutation for BatchRequest {
     fn command(&self, limits: &RequestLimits) -> Result<Command, Status> {
@@ -72,7 +68,8 @@ impl Mutation for BatchRequest {
     }
 }
 
-/// The beginning of a key: the words of a status travel in headers, and a client takes only so many bytes of these.
+/// The beginning of a key: the words of a status travel in headers, and a client takes only so many
+/// bytes of these.
 fn shown(key: &[u8]) -> String {
     const SHOWN_BYTES: usize = 64;
     match key.split_at_checked(SHOWN_BYTES) {
@@ -90,7 +87,8 @@ fn check_sizes(batch: &BatchRequest, limits: &RequestLimits) -> Result<(), Statu
     ] {
         if count > most {
             return Err(Status::invalid_argument(format!(
-                "the batch has {count} entries in `{what}`; this member takes at most {most} (--max-batch-operations)"
+                "the batch has {count} entries in `{what}`; this member takes at most {most} \
+                 (--max-batch-operations)"
             )));
         }
     }
@@ -98,7 +96,8 @@ fn check_sizes(batch: &BatchRequest, limits: &RequestLimits) -> Result<(), Statu
     let most = limits.max_batch_request_bytes;
     if bytes > most {
         return Err(Status::invalid_argument(format!(
-            "the batch has {bytes} bytes; this member takes at most {most} (--max-batch-request-bytes)"
+            "the batch has {bytes} bytes; this member takes at most {most} \
+             (--max-batch-request-bytes)"
         )));
     }
     Ok(())
@@ -114,7 +113,8 @@ fn compare(compare: &v1::Compare, limits: &RequestLimits) -> Result<Compare, Sta
         WireRelation::Less => Relation::Less,
         WireRelation::Unspecified => {
             return Err(Status::invalid_argument(format!(
-                "the comparison's relation ({}) is missing or not known to this version of the server",
+                "the comparison's relation ({}) is missing or not known to this version of the \
+                 server",
                 compare.relation
             )));
         }

@@ -1,15 +1,16 @@
 //! Frames of `Kv.Pipeline`: the calls of one, by how they are served, and the answers.
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
+use std::time::Duration;
 
+use crate::v1::pipelined_answer::Answer;
 pub use crate::v1::pipelined_call::Call;
+use crate::v1::{
+    self, CallError, Consistency, GetRequest, PipelineRequest, PipelinedAnswer, PipelinedCall,
+    RangeRequest,
+};
 use crate::{
-    FRAME_BYTES_MAX, FRAME_CALLS_MAX, KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA,
-    kv_calls,
-    v1::{
-        self, CallError, Consistency, GetRequest, PipelineRequest, PipelinedAnswer, PipelinedCall,
-        RangeRequest, pipelined_answer::Answer,
-    },
+    FRAME_BYTES_MAX, FRAME_CALLS_MAX, KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, kv_calls,
 };
 use bytes::Bytes;
 use dengine_kv as kv;
@@ -17,13 +18,12 @@ use dengine_kv::Outcome;
 use prost::Message;
 use tonic::{Code, Status};
 
-use crate::checks::{
-    header::Header,
-    limits::RequestLimits,
-    writes::{self, Mutation, NoAnswer},
-};
+use crate::checks::header::Header;
+use crate::checks::limits::RequestLimits;
+use crate::checks::writes::{self, Mutation, NoAnswer};
 
-/// Calls that wait together share the buffer of their frame, unless more than this of it is not theirs, and most of it.
+/// Calls that wait together share the buffer of their frame, unless more than this of it is not
+/// theirs, and most of it.
 const NOT_THEIRS_BYTES_MAX: usize = 64 << 10;
 
 /// What a client says of a call besides the call.
@@ -61,7 +61,8 @@ pub struct Calls {
     pub commands: Vec<kv::Request>,
     /// Writes that take more than one step.
     pub writes_alone: Vec<(Asked, Call)>,
-    /// Reads of single keys, by the freshness that they share: the state as it is, by lease, linearizable.
+    /// Reads of single keys, by the freshness that they share: the state as it is, by lease,
+    /// linearizable.
     pub gets: [VecDeque<(Asked, GetRequest)>; 3],
     /// Reads that wait for themselves.
     pub reads_alone: Vec<(Asked, ReadAlone)>,
@@ -86,7 +87,8 @@ impl Calls {
         Consistency::Linearizable,
     ];
 
-    /// Sorts the calls of a frame. None that is kept keeps much more of the frame than it has itself.
+    /// Sorts the calls of a frame. None that is kept keeps much more of the frame than it has
+    /// itself.
     ///
     /// # Errors
     /// There are too many. A call that is wrong fails by itself.
@@ -124,8 +126,8 @@ impl Calls {
         Ok(calls)
     }
 
-    /// Gives buffers of their own to calls that wait together, and are a small part of what came with them. So many bytes were
-    /// of calls that wait alone, or are refused.
+    /// Gives buffers of their own to calls that wait together, and are a small part of what came
+    /// with them. So many bytes were of calls that wait alone, or are refused.
     fn leave_frame(&mut self, apart_bytes: usize, limits: &RequestLimits) {
         let no_gets = self.gets.iter().all(VecDeque::is_empty);
         if apart_bytes == 0 && (no_gets || self.writes.is_empty()) {
@@ -279,7 +281,8 @@ pub fn answer(call: &Call, header: Header, outcome: Outcome) -> Result<Answer, N
         otherwise Err(NoAnswer::OfAnotherKind(outcome)))
 }
 
-/// Leaves out the pairs of a write's answer, for which there is no memory; that it took effect stays told.
+/// Leaves out the pairs of a write's answer, for which there is no memory; that it took effect
+/// stays told.
 pub fn leave_out_pairs(answer: &mut Answer) {
     macro_rules! header_without_pairs {
         ([] $(
@@ -351,12 +354,15 @@ pub fn unknown_call() -> Status {
     Status::unimplemented("the call is missing, or not known to this version of the server")
 }
 
-/// What the transport says of a frame that it can't read; tonic's codes mean other things in our API.
+/// What the transport says of a frame that it can't read; tonic's codes mean other things in our
+/// API.
 #[must_use]
 pub fn unreadable(status: &Status, limits: &RequestLimits) -> Status {
     match status.code() {
         Code::OutOfRange | Code::Internal => Status::invalid_argument(format!(
-            "the stream ends at a frame that can't be read, or is larger than {FRAME_BYTES_MAX} bytes and than any call that this member takes: keys up to {} bytes (--max-key-bytes), values up to {} bytes (--max-value-bytes): {}",
+            "the stream ends at a frame that can't be read, or is larger than {FRAME_BYTES_MAX} \
+             bytes and than any call that this member takes: keys up to {} bytes \
+             (--max-key-bytes), values up to {} bytes (--max-value-bytes): {}",
             limits.max_key_bytes,
             limits.max_value_bytes,
             status.message()
@@ -443,7 +449,8 @@ mod tests {
         assert_eq!(ids(&calls.reads_alone), [3, 6, 7]);
     }
 
-    /// The buffer of a frame of these calls and one of 100 KiB that is refused, and the calls as they were sorted.
+    /// The buffer of a frame of these calls and one of 100 KiB that is refused, and the calls as
+    /// they were sorted.
     fn sort_with_large(calls: Vec<Option<Call>>) -> (Bytes, Calls) {
         let large = PutRequest {
             key: "large".into(),

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use tonic::Status;
 
-/// Bounds on single requests and their answers. They are settings of a member (`dengine::config::Limits`), which
-/// also has their defaults.
+/// Bounds on single requests and their answers. They are settings of a member
+/// (`dengine::config::Limits`), which also has their defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
     /// Largest key.
@@ -20,8 +20,8 @@ pub struct RequestLimits {
 }
 
 impl RequestLimits {
-    /// Largest encoded write that these limits let through, a swap or a batch: a key, an expected and a new
-    /// value, or a whole batch, and what surrounds them.
+    /// Largest encoded write that these limits let through, a swap or a batch: a key, an expected
+    /// and a new value, or a whole batch, and what surrounds them.
     #[must_use]
     pub const fn max_write_bytes(&self) -> usize {
         let swap = 2 * (self.max_key_bytes + self.max_value_bytes);
@@ -45,7 +45,8 @@ impl RequestLimits {
         check_length("key", key, self.max_key_bytes, "--max-key-bytes")
     }
 
-    /// Checks the first key of a read: behind the longest key there is, one more byte, so that the next page can begin there.
+    /// Checks the first key of a read: behind the longest key there is, one more byte, so that the
+    /// next page can begin there.
     ///
     /// # Errors
     /// It is empty or too long.
@@ -82,7 +83,8 @@ impl RequestLimits {
     }
 }
 
-/// Room for field tags, lengths and numbers of one request or log entry; measured ones are below 100 bytes.
+/// Room for field tags, lengths and numbers of one request or log entry; measured ones are below
+/// 100 bytes.
 const REQUEST_OVERHEAD_BYTES: usize = 1024;
 /// What one operation of a batch may take more in a log entry than in its request.
 const OPERATION_OVERHEAD_BYTES: usize = 16;

@@ -1,12 +1,15 @@
-//! Between what clients and peers send and what the core takes: checks, conversions and status codes.
+//! Between what clients and peers send and what the core takes: checks, conversions and status
+//! codes.
 //!
-//! Whatever comes from a network passes through here before it means anything, so these are the functions
-//! that the fuzz targets of `dengine-fuzz` call, as `dengine` does: [`writes`], [`reads`] and [`frame`] for
-//! calls of clients, [`watch`] for their watches, [`peer`] and [`snapshot`] for what members send.
+//! Whatever comes from a network passes through here before it means anything, so these are the
+//! functions that the fuzz targets of `dengine-fuzz` call, as `dengine` does: [`writes`], [`reads`]
+//! and [`frame`] for calls of clients, [`watch`] for their watches, [`peer`] and [`snapshot`] for
+//! what members send.
 //!
 //! What may live here: functions whose outcome depends on their arguments alone, from messages of
-//! the Protocol Buffers to types of `dengine-raft` and `dengine-kv`, and back. What may not: sockets, async, clocks, RocksDB, and
-//! any decision that needs more than the message and a piece of state that is passed in.
+//! the Protocol Buffers to types of `dengine-raft` and `dengine-kv`, and back. What may not:
+//! sockets, async, clocks, RocksDB, and any decision that needs more than the message and a piece
+//! of state that is passed in.
 
 mod batch;
 pub mod frame;

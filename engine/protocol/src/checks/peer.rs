@@ -1,12 +1,12 @@
 //! What members say to each other: who speaks, judged by what this member knows, and then messages.
 
-use crate::{
-    REMOVED_METADATA,
-    peer::{Ack, Batch, Frame, Hello, frame},
-};
-use dengine_kv::{CommandVersion, Membership, membership::TEXT_BYTES_MAX};
+use crate::REMOVED_METADATA;
+use crate::peer::{Ack, Batch, Frame, Hello, frame};
+use dengine_kv::membership::TEXT_BYTES_MAX;
+use dengine_kv::{CommandVersion, Membership};
 use dengine_types::{ClusterId, MemberId};
-use tonic::{Code, Status, metadata::MetadataValue};
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
 
 /// Version of the peer protocol that this program speaks.
 pub const PROTOCOL: u32 = 1;
@@ -62,7 +62,8 @@ pub enum Refusal {
     },
     /// It is no member any more.
     #[error(
-        "member {0} was removed from the cluster: end it, and to have it join again as a new member, start it with an empty --data-dir"
+        "member {0} was removed from the cluster: end it, and to have it join again as a new \
+         member, start it with an empty --data-dir"
     )]
     Removed(MemberId),
 }
@@ -177,8 +178,8 @@ pub fn batch(frame: Frame) -> Result<Batch, Status> {
     }
 }
 
-/// How many permits, each for `permit_bytes` bytes, a message takes while it waits. One that is larger than all
-/// that there are takes all, and so waits alone; it must not wait for more.
+/// How many permits, each for `permit_bytes` bytes, a message takes while it waits. One that is
+/// larger than all that there are takes all, and so waits alone; it must not wait for more.
 #[must_use]
 #[inline]
 pub fn permits(message_bytes: usize, permit_bytes: usize, all: u32) -> u32 {
@@ -327,7 +328,8 @@ mod tests {
         }
     }
 
-    /// A leader sends messages of up to `max_batch_bytes`, which may be set above what a queue holds.
+    /// A leader sends messages of up to `max_batch_bytes`, which may be set above what a queue
+    /// holds.
     #[test]
     fn no_message_waits_for_more_permits_than_there_are() {
         for (bytes, expect) in [(0, 1), (1023, 1), (1024, 2), (7 << 10, 8), (9 << 10, 8)] {

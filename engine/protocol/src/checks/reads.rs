@@ -5,7 +5,9 @@ use dengine_kv::{KeyRange, KeyValue, RangeQuery, RangeResult};
 use dengine_types::{ClusterId, Revision};
 use tonic::Status;
 
-use crate::checks::{header::Header, limits::RequestLimits, messages::key_value};
+use crate::checks::header::Header;
+use crate::checks::limits::RequestLimits;
+use crate::checks::messages::key_value;
 
 /// For so many bytes that a response may hold it may hold one pair. It is encoded at one go, by a
 /// thread that has others to serve: 8,192 tiny pairs, where 2 MiB are allowed, in a millisecond.
@@ -84,8 +86,9 @@ pub fn consistency(number: i32) -> Result<Consistency, Status> {
     }
 }
 
-/// The revision that a member of the cluster `own` has to reach before it serves a client that has seen `position`;
-/// `None`: any will do. One without a cluster id is reached everywhere: the client has seen nothing yet.
+/// The revision that a member of the cluster `own` has to reach before it serves a client that has
+/// seen `position`; `None`: any will do. One without a cluster id is reached everywhere: the client
+/// has seen nothing yet.
 ///
 /// # Errors
 /// The position is of another cluster, or the member of none.
@@ -100,7 +103,8 @@ pub fn revision_to_reach(own: ClusterId, position: Position) -> Result<Option<Re
     }
     if position.cluster_id != own.0 {
         return Err(Status::failed_precondition(format!(
-            "the position is of cluster {}, this member is of cluster {own}: forget it, or ask the right one",
+            "the position is of cluster {}, this member is of cluster {own}: forget it, or ask the \
+             right one",
             position.cluster_id
         )));
     }

@@ -8,7 +8,9 @@ use dengine_kv::{Command, Outcome};
 use dengine_types::SessionId;
 use tonic::Status;
 
-use crate::checks::{header::Header, limits::RequestLimits, writes::Mutation};
+use crate::checks::header::Header;
+use crate::checks::limits::RequestLimits;
+use crate::checks::writes::Mutation;
 
 /// What a session gets that asks for nothing.
 const TTL_DEFAULT_MS: u64 = 60_000;

@@ -1,6 +1,7 @@
 //! What a member sends of a snapshot: a Hello, an offer, chunks and an end.
 
-use crate::peer::{Hello, SnapshotFrame, SnapshotOffer, snapshot_frame::Kind};
+use crate::peer::snapshot_frame::Kind;
+use crate::peer::{Hello, SnapshotFrame, SnapshotOffer};
 use dengine_snapshot::{Chunk, Place, SnapshotError};
 use tonic::Status;
 

@@ -3,11 +3,9 @@
 use crate::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA};
 use dengine_kv::{ReadError, Refusal};
 use dengine_raft::replica::RequestError;
-use tonic::{
-    Code, Status,
-    codegen::http::{HeaderValue, Response},
-    metadata::MetadataValue,
-};
+use tonic::codegen::http::{HeaderValue, Response};
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
 
 /// The status that answers a request which ended with `error`.
 #[must_use]
@@ -41,8 +39,8 @@ pub fn request_status(error: &RequestError) -> Status {
     status
 }
 
-/// A member's response, with its word if it is a refusal that changed nothing. What is in a stream of calls needs none: nobody else
-/// speaks there.
+/// A member's response, with its word if it is a refusal that changed nothing. What is in a stream
+/// of calls needs none: nobody else speaks there.
 #[must_use]
 pub fn marked<B>(mut response: Response<B>) -> Response<B> {
     // An error that ends a response which has begun is behind the body, and promises nothing.
@@ -145,7 +143,8 @@ mod tests {
         check(&RequestError::Storage("x".into()), Code::Internal);
     }
 
-    /// A client could not tell a member's UNAVAILABLE from that of a proxy which had lost its upstream.
+    /// A client could not tell a member's UNAVAILABLE from that of a proxy which had lost its
+    /// upstream.
     #[test]
     fn a_member_gives_its_word_that_nothing_was_changed_where_that_is_so() {
         for code in (0..=16).map(Code::from_i32) {

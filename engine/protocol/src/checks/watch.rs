@@ -1,13 +1,16 @@
 //! Watches: what a client asks for, and what it is told.
 
-use crate::v1::{CancelCause, Event, WatchCreate, WatchResponse, event::Kind};
+use crate::v1::event::Kind;
+use crate::v1::{CancelCause, Event, WatchCreate, WatchResponse};
 use dengine_kv as kv;
 use dengine_kv::watch::{EventBatch, WatchSpec};
 use dengine_kv::{EventKind, KeyRange};
 use dengine_types::Revision;
 use tonic::Status;
 
-use crate::checks::{header::Header, limits::RequestLimits, messages::key_value};
+use crate::checks::header::Header;
+use crate::checks::limits::RequestLimits;
+use crate::checks::messages::key_value;
 
 /// How large a message may be. A single event may be larger.
 const MESSAGE_BYTES: usize = 512 * 1024;
@@ -22,7 +25,8 @@ pub fn spec(create: &WatchCreate, limits: &RequestLimits) -> Result<WatchSpec, S
     let keys = KeyRange::from_wire(&create.key, &create.range_end);
     if matches!(&keys, KeyRange::Between { start, end } if end <= start) {
         return Err(Status::invalid_argument(
-            "the range holds no key, so nothing could ever be told of it: range_end must lie behind key",
+            "the range holds no key, so nothing could ever be told of it: range_end must lie \
+             behind key",
         ));
     }
     Ok(WatchSpec {

@@ -1,21 +1,20 @@
 //! From requests that change something to commands, and from outcomes to answers.
 
-use crate::{
-    KvCall,
-    v1::{
-        CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse,
-        DeleteRequest, DeleteResponse, PutRequest, PutResponse, ResponseHeader, SessionStamp,
-        compare_and_swap_request::Expected as WireExpected,
-    },
+use crate::KvCall;
+use crate::v1::compare_and_swap_request::Expected as WireExpected;
+use crate::v1::{
+    CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest,
+    DeleteResponse, PutRequest, PutResponse, ResponseHeader, SessionStamp,
 };
 use dengine_kv as kv;
 use dengine_kv::{Command, Expected, KeyRange, Outcome, Refusal};
 use dengine_types::{Revision, SessionId};
 use tonic::Status;
 
-use crate::checks::{
-    header::Header, limits::RequestLimits, messages::key_value, status::refusal_status,
-};
+use crate::checks::header::Header;
+use crate::checks::limits::RequestLimits;
+use crate::checks::messages::key_value;
+use crate::checks::status::refusal_status;
 
 /// A request that changes something.
 pub trait Mutation: KvCall {
@@ -48,10 +47,11 @@ pub enum NoAnswer {
     /// The state machine refused.
     #[error(transparent)]
     Refused(Refusal),
-    /// It answered another question than the one that was asked: a bug, and not the caller's, unless the caller
-    /// used one sequence of its session for two different requests.
+    /// It answered another question than the one that was asked: a bug, and not the caller's,
+    /// unless the caller used one sequence of its session for two different requests.
     #[error(
-        "the state machine gave an answer of another kind: either this sequence of the session was used for another request, or this is a bug in dengine"
+        "the state machine gave an answer of another kind: either this sequence of the session was \
+         used for another request, or this is a bug in dengine"
     )]
     OfAnotherKind(Outcome),
 }
@@ -189,7 +189,8 @@ impl Mutation for CompareAndSwapRequest {
             }
             None => {
                 return Err(Status::invalid_argument(
-                    "expected is missing: give mod_revision (0: the key must not exist) or current_value",
+                    "expected is missing: give mod_revision (0: the key must not exist) or \
+                     current_value",
                 ));
             }
         };
@@ -250,7 +251,8 @@ pub(crate) fn check_stamp(stamp: Option<SessionStamp>) -> Result<(), Status> {
     match stamp {
         Some(stamp) if stamp.session_id == 0 || stamp.sequence <= stamp.acknowledged => {
             Err(Status::invalid_argument(
-                "the session stamp is not valid: it needs a session id, and a sequence above what is acknowledged",
+                "the session stamp is not valid: it needs a session id, and a sequence above what \
+                 is acknowledged",
             ))
         }
         _ => Ok(()),

@@ -1,9 +1,11 @@
 //! Three members' consensus and logs in one thread: what replicating takes besides applying.
 
-use std::{collections::VecDeque, error::Error};
+use std::collections::VecDeque;
+use std::error::Error;
 
 use bytes::Bytes;
-use dengine_log::{Log, LogError, LogOptions, memory::MemoryDisk};
+use dengine_log::memory::MemoryDisk;
+use dengine_log::{Log, LogError, LogOptions};
 use dengine_raft::consensus::testing::{Driver, Prompt};
 use dengine_raft::consensus::{ConsensusConfig, Proposal, Restored};
 use dengine_types::{ClusterId, MemberId};

@@ -1,19 +1,23 @@
-//! Instruction counts of the hot paths, held against committed ones: `make bench-baseline`, and with `UPDATE=1` they
-//! are written anew. Times differ from run to run and machine to machine; how many instructions an operation
-//! takes does not, so a slow-down is noticed however busy the machine is.
+//! Instruction counts of the hot paths, held against committed ones: `make bench-baseline`, and
+//! with `UPDATE=1` they are written anew. Times differ from run to run and machine to machine; how
+//! many instructions an operation takes does not, so a slow-down is noticed however busy the
+//! machine is.
 //!
-//! Each path runs twice under valgrind's cachegrind, for some operations and for twice as many: the difference is
-//! what the operations took, without everything around them. Counts are of the system's allocator; the server has
-//! another one.
+//! Each path runs twice under valgrind's cachegrind, for some operations and for twice as many: the
+//! difference is what the operations took, without everything around them. Counts are of the
+//! system's allocator; the server has another one.
 
 mod cluster;
 
-use std::{
-    error::Error, fmt::Write as _, hint::black_box, io::Write as _, process::Command as Program,
-};
+use std::error::Error;
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::io::Write as _;
+use std::process::Command as Program;
 
 use bytes::Bytes;
-use dengine_kv::{Command, CommandVersion, Request, StateMachine, store::MemoryStore};
+use dengine_kv::store::MemoryStore;
+use dengine_kv::{Command, CommandVersion, Request, StateMachine};
 use dengine_log::Batch;
 use dengine_types::{Entry, EntryKind, Index, MemberId, Term};
 
@@ -24,8 +28,8 @@ const BASELINE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/benches/instructions/committed.txt"
 );
-/// How many percent more instructions than committed are a slow-down. Hash maps draw their seeds at random, which
-/// moves counts by less than one.
+/// How many percent more instructions than committed are a slow-down. Hash maps draw their seeds at
+/// random, which moves counts by less than one.
 const BUDGET_PERCENT: f64 = 5.0;
 /// Operations of the shorter run; keeps every path above a million instructions and under a second.
 const OPERATIONS: u64 = 2_048;
@@ -103,7 +107,8 @@ fn count(name: &str, operations: u64) -> Result<f64, Box<dyn Error>> {
 
 fn written(counts: &[(&str, f64)]) -> String {
     let mut text = String::from(
-        "# Instructions of one operation, by benches/instructions. `make bench-baseline UPDATE=1` writes this file.\n",
+        "# Instructions of one operation, by benches/instructions. `make bench-baseline UPDATE=1` \
+         writes this file.\n",
     );
     for (name, count) in counts {
         let _ = writeln!(text, "{name} {count:.0}");
@@ -130,7 +135,11 @@ fn check(counts: &[(&str, f64)]) -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let slower = slower.join(", ");
-    Err(format!("more than {BUDGET_PERCENT} % more instructions than committed: {slower}. If that is meant, commit what UPDATE=1 writes").into())
+    Err(format!(
+        "more than {BUDGET_PERCENT} % more instructions than committed: {slower}. If that \
+        is meant, commit what UPDATE=1 writes"
+    )
+    .into())
 }
 
 fn before(committed: &str, name: &str) -> Result<f64, Box<dyn Error>> {
@@ -198,8 +207,8 @@ fn append(operations: u64, at_once: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// From a proposal until the leader may apply it: consensus and logs of all three members, and what they encode and
-/// decode between them.
+/// From a proposal until the leader may apply it: consensus and logs of all three members, and what
+/// they encode and decode between them.
 fn replicate(operations: u64, at_once: u64) -> Result<(), Box<dyn Error>> {
     let mut cluster = Cluster::new()?;
     let value = value();

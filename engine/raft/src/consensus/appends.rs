@@ -1,8 +1,9 @@
 //! How much of the log one message carries.
 //!
-//! The `raft` crate makes one append of each stretch of the log that it reads, which is bounded, or puts all of them into
-//! one (`batch_append`), which is not: tens of megabytes, for a follower that lags. So it makes one each, and those that
-//! follow each other are put together here, as far as they fit.
+//! The `raft` crate makes one append of each stretch of the log that it reads, which is bounded, or
+//! puts all of them into one (`batch_append`), which is not: tens of megabytes, for a follower that
+//! lags. So it makes one each, and those that follow each other are put together here, as far as
+//! they fit.
 
 use dengine_planted::planted;
 use prost_raft::Message as _;
@@ -15,7 +16,8 @@ struct Last {
     bytes: u64,
 }
 
-/// Puts appends together that follow each other, up to `bytes_max` of entries. Larger ones are of a single entry.
+/// Puts appends together that follow each other, up to `bytes_max` of entries. Larger ones are of a
+/// single entry.
 pub(super) fn merge(messages: Vec<Message>, bytes_max: u64) -> Vec<Message> {
     let mut merged: Vec<Message> = Vec::with_capacity(messages.len());
     let mut lasts: Vec<Last> = Vec::new();
@@ -139,7 +141,8 @@ mod tests {
             prop_assert_eq!(entries(&merged), entries(&messages));
             for message in &merged {
                 prop_assert!(entry_bytes(message) <= bytes_max.max(largest));
-                prop_assert!(message.entries.first().is_none_or(|it| it.index == message.index + 1));
+                let first = message.entries.first();
+                prop_assert!(first.is_none_or(|it| it.index == message.index + 1));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! How much is handed out to be applied and was not applied yet.
 //!
-//! A state machine that falls behind must not make this module hold the log in memory: beyond a bound,
-//! what is committed stays in the log until there is room.
+//! A state machine that falls behind must not make this module hold the log in memory: beyond a
+//! bound, what is committed stays in the log until there is room.
 
 use super::log_view::entry_bytes;
 use dengine_types::{Entry, Index};

@@ -5,7 +5,8 @@ use dengine_planted::planted;
 use dengine_types::MemberId;
 use std::time::Duration;
 
-/// For so many election timeouts whoever may have lost the end of its log leaves it to others to stand.
+/// For so many election timeouts whoever may have lost the end of its log leaves it to others to
+/// stand.
 const HESITATION_TIMEOUTS: u64 = 5;
 
 /// What a member must know before it can take part.
@@ -13,23 +14,24 @@ const HESITATION_TIMEOUTS: u64 = 5;
 pub struct ConsensusConfig {
     /// This member. Never reused, or a member that forgot its vote could vote twice in a term.
     pub id: MemberId,
-    /// A follower that heard nothing for this many ticks (drawn at random between this and twice this)
-    /// starts an election. Too small, and a busy disk or network causes elections; too large, and a
-    /// cluster stays without a leader for longer.
+    /// A follower that heard nothing for this many ticks (drawn at random between this and twice
+    /// this) starts an election. Too small, and a busy disk or network causes elections; too large,
+    /// and a cluster stays without a leader for longer.
     pub election_ticks: usize,
     /// A leader sends a heartbeat this often. Must be well below `election_ticks`.
     pub heartbeat_ticks: usize,
-    /// Bytes of entries in one append message, unless it is a single entry. Larger ones take long to send, and what waits
-    /// behind them comes late.
+    /// Bytes of entries in one append message, unless it is a single entry. Larger ones take long
+    /// to send, and what waits behind them comes late.
     pub max_message_bytes: u64,
     /// Append messages in flight to one follower; with `max_message_bytes` this bounds what a slow
     /// follower makes the leader hold.
     pub max_inflight_messages: usize,
-    /// Bytes of entries that are proposed and not committed; more are refused. Bounds the memory of a
-    /// leader that lost its quorum.
+    /// Bytes of entries that are proposed and not committed; more are refused. Bounds the memory of
+    /// a leader that lost its quorum.
     pub max_uncommitted_bytes: u64,
-    /// Bytes of entries in one batch handed out to be applied. Four such batches may be out; a state
-    /// machine that is further behind gets the rest as it catches up, and memory stays bounded.
+    /// Bytes of entries in one batch handed out to be applied. Four such batches may be out; a
+    /// state machine that is further behind gets the rest as it catches up, and memory stays
+    /// bounded.
     pub max_apply_bytes: u64,
     /// Bytes of recent entries kept in memory once they are on disk; followers that lag less than
     /// this are served without reading the log's files.
@@ -40,13 +42,15 @@ pub struct ConsensusConfig {
     pub read_timeout_ticks: u64,
     /// How long the caller's ticks are: what this member promises to a leader is so many of them.
     pub tick: Duration,
-    /// By how many percent the clocks of two members may differ in speed. Leases are so much shorter.
+    /// By how many percent the clocks of two members may differ in speed. Leases are so much
+    /// shorter.
     pub max_clock_drift_percent: u32,
-    /// A person has accepted that this member's log may have lost its end. Others may have it still, so it leaves it to them
-    /// to stand first.
+    /// A person has accepted that this member's log may have lost its end. Others may have it
+    /// still, so it leaves it to them to stand first.
     pub lost_writes_accepted: bool,
-    /// Members acknowledge before they sync, or did once, so that a power loss of many may have taken what was committed, and those
-    /// who have it still have to be told from the others. Without that there is no honest leader that contradicts what is committed.
+    /// Members acknowledge before they sync, or did once, so that a power loss of many may have
+    /// taken what was committed, and those who have it still have to be told from the others.
+    /// Without that there is no honest leader that contradicts what is committed.
     pub acknowledges_unsynced: bool,
     /// Decides the election timeouts of this run together with the member's id, and nothing else.
     pub seed: u64,
@@ -62,7 +66,8 @@ pub enum ConsensusConfigError {
     NoId,
     /// Elections would start although the leader lives.
     #[error(
-        "election_ticks ({election}) must be at least twice heartbeat_ticks ({heartbeat}), which must be at least 1"
+        "election_ticks ({election}) must be at least twice heartbeat_ticks ({heartbeat}), which \
+         must be at least 1"
     )]
     Timeouts {
         /// As configured.
@@ -72,7 +77,8 @@ pub enum ConsensusConfigError {
     },
     /// A proposal of the largest size could never be accepted.
     #[error(
-        "max_uncommitted_bytes ({uncommitted}) must be at least max_message_bytes ({message}) and both above 0"
+        "max_uncommitted_bytes ({uncommitted}) must be at least max_message_bytes ({message}) and \
+         both above 0"
     )]
     Sizes {
         /// As configured.
@@ -129,14 +135,16 @@ impl ConsensusConfig {
         Ok(())
     }
 
-    /// For how long this member helps nobody else to lead, once it has answered a leader; see [`super::lease`]. One
-    /// tick less than it counts, because a timeout that begins between two ticks counts the first whole.
+    /// For how long this member helps nobody else to lead, once it has answered a leader; see
+    /// [`super::lease`]. One tick less than it counts, because a timeout that begins between two
+    /// ticks counts the first whole.
     pub(super) fn promise(&self) -> Duration {
         let ticks = u32::try_from(self.election_ticks - 1).unwrap_or(u32::MAX);
         self.tick.saturating_mul(ticks).min(PROMISE_MAX)
     }
 
-    /// For how many ticks a member that starts helps nobody to lead: it may have promised that before, set otherwise.
+    /// For how many ticks a member that starts helps nobody to lead: it may have promised that
+    /// before, set otherwise.
     pub(super) fn silent_ticks(&self) -> u64 {
         let ticks = PROMISE_MAX.as_nanos().div_ceil(self.tick.as_nanos().max(1));
         let least = match planted!(RestartWaitsByNewSettings) {

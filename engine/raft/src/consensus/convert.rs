@@ -1,7 +1,7 @@
 //! Between the `raft` crate's types and ours.
 //!
-//! The crate wants a membership change as its own `ConfChangeV2`, which it decodes when the change is
-//! proposed and never again. Our log keeps only what our state machine applies: that is the
+//! The crate wants a membership change as its own `ConfChangeV2`, which it decodes when the change
+//! is proposed and never again. Our log keeps only what our state machine applies: that is the
 //! `ConfChangeV2`'s context, and the envelope is put around it again on the way in.
 
 use super::decode;

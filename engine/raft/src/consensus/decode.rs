@@ -1,5 +1,6 @@
-//! Decodes what a peer sends, so that it takes no more memory than what was sent justifies: an empty element of a list is two
-//! bytes on the wire and eighty in memory, so lists are counted before they are held.
+//! Decodes what a peer sends, so that it takes no more memory than what was sent justifies: an
+//! empty element of a list is two bytes on the wire and eighty in memory, so lists are counted
+//! before they are held.
 
 use super::validate::PeerMessageError;
 use prost_raft::encoding::{DecodeContext, decode_key, skip_field};
@@ -11,12 +12,13 @@ const MESSAGE_ENTRIES: u32 = 7;
 const MESSAGE_SNAPSHOT: u32 = 9;
 const CHANGE_CHANGES: u32 = 2;
 
-/// What an entry takes in a message, at least: a term and an index of three bytes each, and the fields before them.
+/// What an entry takes in a message, at least: a term and an index of three bytes each, and the
+/// fields before them.
 const ENTRY_BYTES_MIN: usize = 8;
 /// The first entries of a cluster may be smaller.
 const FIRST_ENTRIES: usize = 256;
-/// Entries of one message, of a MiB. A larger one holds a single entry, unless its sender is of a version before messages were bounded:
-/// its entries are whole ones.
+/// Entries of one message, of a MiB. A larger one holds a single entry, unless its sender is of a
+/// version before messages were bounded: its entries are whole ones.
 const ENTRIES_MAX: usize = 128 << 10;
 /// What an entry of a client takes, at least: the context of each has 24 bytes.
 const CLIENTS_ENTRY_BYTES_MIN: usize = 32;

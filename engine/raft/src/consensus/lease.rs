@@ -1,13 +1,15 @@
 //! The leader's lease: how long it may answer reads without asking a quorum (Raft thesis §6.4.1).
 //!
-//! Whoever answers a leader's round promises to help nobody else to lead for a while, whatever else it hears
-//! (`driver/heartbeats.rs`), and says in its answer for how long: members may be set differently, as they are while
-//! settings are rolled out. So before the shortest promise of a quorum has passed, counted from when the round was sent,
-//! nobody else can have been elected. A member of an earlier version promises nothing, and counts for nothing.
+//! Whoever answers a leader's round promises to help nobody else to lead for a while, whatever else
+//! it hears (`driver/heartbeats.rs`), and says in its answer for how long: members may be set
+//! differently, as they are while settings are rolled out. So before the shortest promise of a
+//! quorum has passed, counted from when the round was sent, nobody else can have been elected. A
+//! member of an earlier version promises nothing, and counts for nothing.
 //!
-//! That holds only if a member that restarts keeps a promise that it no longer knows of (it helps nobody for
-//! [`PROMISE_MAX`], and none is longer), if nobody is asked to campaign early (a transfer ends the lease for its
-//! term), if the quorum is still one (a membership change drops it), and if no clock stands still (docs/ARCHITECTURE.md).
+//! That holds only if a member that restarts keeps a promise that it no longer knows of (it helps
+//! nobody for [`PROMISE_MAX`], and none is longer), if nobody is asked to campaign early (a
+//! transfer ends the lease for its term), if the quorum is still one (a membership change drops
+//! it), and if no clock stands still (docs/ARCHITECTURE.md).
 
 use super::config::ConsensusConfig;
 use dengine_planted::planted;
@@ -15,10 +17,12 @@ use dengine_types::{Moment, Term};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// No member promises more, so that one that restarts, perhaps with other settings, knows how long to wait.
+/// No member promises more, so that one that restarts, perhaps with other settings, knows how long
+/// to wait.
 pub(super) const PROMISE_MAX: Duration = Duration::from_secs(1);
 
-/// Rounds of which late answers count. There may be thousands a second, and an answer takes milliseconds.
+/// Rounds of which late answers count. There may be thousands a second, and an answer takes
+/// milliseconds.
 const ROUNDS_MAX: usize = 256;
 
 pub(super) struct Lease {

@@ -1,8 +1,8 @@
 //! The log as the `raft` crate sees it: recent entries from memory, older ones from disk.
 //!
-//! The crate must be able to read an entry as soon as it was handed out to be appended, long before a
-//! disk has it. So every entry that is not known to be persisted is held here; beyond those, as many
-//! recent ones as the cache may hold.
+//! The crate must be able to read an entry as soon as it was handed out to be appended, long before
+//! a disk has it. So every entry that is not known to be persisted is held here; beyond those, as
+//! many recent ones as the cache may hold.
 
 use super::convert::{entry_to_raft, hard_state_to_raft};
 use dengine_log::{Disk, LogReader};
@@ -18,19 +18,20 @@ pub trait LogRead: Send + 'static {
     fn first_index(&self) -> Index;
     /// The last entry; `Index(0)` if there never was one.
     fn last_index(&self) -> Index;
-    /// The term of an entry in `[first_index - 1, last_index]`; `None` outside. The entry before the first
-    /// is remembered by its term alone.
+    /// The term of an entry in `[first_index - 1, last_index]`; `None` outside. The entry before
+    /// the first is remembered by its term alone.
     ///
     /// # Errors
     /// The log cannot be read.
     fn term(&self, index: Index) -> Result<Option<Term>, LogReadError>;
-    /// The first entry of the newest part of the log that holds at least `bytes`; the log's first one if
-    /// all of it holds less.
+    /// The first entry of the newest part of the log that holds at least `bytes`; the log's first
+    /// one if all of it holds less.
     fn keep_from(&self, bytes: u64) -> Index;
-    /// The first entry whose space can't be had by dropping entries, as that of the segment that is being written.
+    /// The first entry whose space can't be had by dropping entries, as that of the segment that is
+    /// being written.
     fn current_first(&self) -> Index;
-    /// Entries from `from` on and before `to`: as many as `max_bytes` holds, and at least one. Without
-    /// a limit, which is `u64::MAX`, it must be all of them.
+    /// Entries from `from` on and before `to`: as many as `max_bytes` holds, and at least one.
+    /// Without a limit, which is `u64::MAX`, it must be all of them.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -74,8 +75,8 @@ pub(super) struct LogView<L> {
     recent: VecDeque<Entry>,
     recent_bytes: u64,
     cache_bytes: u64,
-    /// The first entry that may be read. Raised before the log drops what lies below, so that no read
-    /// ever meets a file that is going.
+    /// The first entry that may be read. Raised before the log drops what lies below, so that no
+    /// read ever meets a file that is going.
     first: u64,
     /// The term of the entry before it.
     base_term: u64,
@@ -174,12 +175,14 @@ impl<L: LogRead> LogView<L> {
         Some(Index(snapshot.get_metadata().index))
     }
 
-    /// What the entries in memory take: those that are not on disk, and as many others as the cache may hold.
+    /// What the entries in memory take: those that are not on disk, and as many others as the cache
+    /// may hold.
     pub(super) fn recent_bytes(&self) -> u64 {
         self.recent_bytes
     }
 
-    /// Forgets cached entries up to `index`, which is persisted, as far as the cache is over its bound.
+    /// Forgets cached entries up to `index`, which is persisted, as far as the cache is over its
+    /// bound.
     pub(super) fn evict(&mut self, index: u64) {
         while self.recent_bytes > self.cache_bytes
             && self.recent.front().is_some_and(|e| e.index.0 <= index)
@@ -241,8 +244,8 @@ impl<L: LogRead> LogView<L> {
     }
 }
 
-/// What an entry counts for in memory and in messages; with what a length-prefixed one costs beside its payload,
-/// rounded up.
+/// What an entry counts for in memory and in messages; with what a length-prefixed one costs beside
+/// its payload, rounded up.
 pub(super) fn entry_bytes(entry: &Entry) -> u64 {
     const OVERHEAD_BYTES: usize = 32;
     (entry.data.len() + entry.context.len() + OVERHEAD_BYTES) as u64

@@ -5,8 +5,8 @@ use dengine_planted::planted;
 use raft::eraftpb::{Message, MessageType};
 use std::collections::VecDeque;
 
-/// Messages held at once. Heartbeats go on while a disk is stuck, so there must be a bound; the oldest
-/// go first, for a later message of a kind says all that an earlier one did.
+/// Messages held at once. Heartbeats go on while a disk is stuck, so there must be a bound; the
+/// oldest go first, for a later message of a kind says all that an earlier one did.
 const HELD_MAX: usize = 4096;
 
 /// Holds messages back until the appends they depend on are persisted.
@@ -68,9 +68,9 @@ impl Outbox {
         free.into_iter().map(|(_, message)| message).collect()
     }
 
-    /// Every message says "in this term", which must be on disk first (Raft thesis §3.8). Those that
-    /// say "my log holds" also wait for the log. A leader's appends do not say that (§10.2.1), nor does
-    /// an answer to a heartbeat.
+    /// Every message says "in this term", which must be on disk first (Raft thesis §3.8). Those
+    /// that say "my log holds" also wait for the log. A leader's appends do not say that (§10.2.1),
+    /// nor does an answer to a heartbeat.
     fn leaves_after(&self, message: &Message) -> AppendId {
         match message.msg_type() {
             MessageType::MsgAppendResponse if planted!(AppendAcknowledgedEarly) => self.term_append,

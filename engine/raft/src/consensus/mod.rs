@@ -6,26 +6,28 @@
 //! everything a peer sends, membership changes one at a time, and determinism.
 //!
 //! What may live here: decisions. What may not: clocks (a tick is told), I/O (an append is an
-//! output), randomness that was not passed in, and any type of the `raft` crate in a public signature.
+//! output), randomness that was not passed in, and any type of the `raft` crate in a public
+//! signature.
 //!
 //! # Invariants
-//! - No message leaves before the term and vote it was made under are on disk (Raft thesis §3.8), not
-//!   even from a leader that is its cluster's only voter, which the `raft` crate alone would let through.
+//! - No message leaves before the term and vote it was made under are on disk (Raft thesis §3.8),
+//!   not even from a leader that is its cluster's only voter, which the `raft` crate alone would
+//!   let through.
 //! - A leader's appends leave before its own disk has them (§10.2.1); it counts itself towards the
 //!   quorum only once they are.
 //! - A proposal is answered from its applied entry, by the caller of this module: the `raft` crate
 //!   turns a refused membership change into an empty entry without a word.
 //! - A peer's message that the crate would treat as fatal is refused before it is stepped.
-//! - A leader that applies its own removal leads no longer; the crate would go on, and stop the process
-//!   when it next counted itself.
-//! - A sole voter campaigns only once its log is on disk: it wins at once, and the crate takes the log
-//!   of a winner to be there.
-//! - A committed entry is never replaced. A leader that keeps on trying has a log of another history, and
-//!   the member ends for good; it confirms no read of such a leader either.
-//! - A member that starts grants no vote for one election timeout: it may have promised a lease to a
-//!   leader that it no longer remembers.
-//! - A snapshot is installed by replacing log and state machine and starting anew; there is no other
-//!   way, and a crash at any point of it ends in the same place.
+//! - A leader that applies its own removal leads no longer; the crate would go on, and stop the
+//!   process when it next counted itself.
+//! - A sole voter campaigns only once its log is on disk: it wins at once, and the crate takes the
+//!   log of a winner to be there.
+//! - A committed entry is never replaced. A leader that keeps on trying has a log of another
+//!   history, and the member ends for good; it confirms no read of such a leader either.
+//! - A member that starts grants no vote for one election timeout: it may have promised a lease to
+//!   a leader that it no longer remembers.
+//! - A snapshot is installed by replacing log and state machine and starting anew; there is no
+//!   other way, and a crash at any point of it ends in the same place.
 //! - A message carries so many bytes of entries, or a single entry.
 //! - What is committed and what is held in memory are bounded apart: a slow state machine leaves
 //!   entries in the log, a stuck disk drops the oldest messages.
@@ -55,8 +57,7 @@ mod tests;
 pub use config::{ConsensusConfig, ConsensusConfigError};
 #[cfg(any(test, feature = "testing"))]
 pub use describe::describe;
-pub use driver::snapshot_position;
-pub use driver::{Consensus, Restored};
+pub use driver::{Consensus, Restored, snapshot_position};
 pub use log_view::{LogRead, LogReadError};
 #[cfg(test)]
 pub(crate) use older::without_leader_commit;

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use prost_raft::Message as _;
 use raft::eraftpb::MessageType;
 
-/// This message as members sent it that by their answers to a leader's rounds promised nothing, though they kept to it, and did
-/// not say whether they were fit to lead.
+/// This message as members sent it that by their answers to a leader's rounds promised nothing,
+/// though they kept to it, and did not say whether they were fit to lead.
 pub fn without_promise(bytes: &Bytes) -> Bytes {
     let mut message = decode(bytes);
     if message.msg_type() != MessageType::MsgHeartbeatResponse {

@@ -95,8 +95,8 @@ impl Reads {
         self.start(tick)
     }
 
-    /// Begins a round, for the lease alone if no read waits, unless one is out: that one renews it as
-    /// well.
+    /// Begins a round, for the lease alone if no read waits, unless one is out: that one renews it
+    /// as well.
     pub(super) fn start(&mut self, tick: u64) -> Option<RoundContext> {
         if self.round.is_some() {
             return None;
@@ -131,8 +131,8 @@ impl Reads {
         (run == own.as_flattened()).then_some(u64::from_be_bytes(*number))
     }
 
-    /// Gives up a round older than `round_ticks`, whose messages may have been lost. Its reads go back
-    /// to the front of the queue.
+    /// Gives up a round older than `round_ticks`, whose messages may have been lost. Its reads go
+    /// back to the front of the queue.
     pub(super) fn retry(&mut self, tick: u64, round_ticks: u64) {
         if let Some(mut round) = self
             .round

@@ -1,5 +1,5 @@
-//! What drives one member's [`Consensus`] in tests and benchmarks: all that they know of [`Output`]s
-//! is here.
+//! What drives one member's [`Consensus`] in tests and benchmarks: all that they know of
+//! [`Output`]s is here.
 
 use super::{
     ConfigChange, Consensus, ConsensusConfig, ConsensusConfigError, LogRead, Refusal, Restored,

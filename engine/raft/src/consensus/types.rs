@@ -12,8 +12,8 @@ pub struct Proposal {
     pub data: Bytes,
 }
 
-/// A change of who votes. One at a time: any two configurations that follow each other share a quorum
-/// (Raft thesis §4.1).
+/// A change of who votes. One at a time: any two configurations that follow each other share a
+/// quorum (Raft thesis §4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfigChange {
     /// What happens to it.
@@ -41,7 +41,8 @@ pub enum Refusal {
     NotLeader,
     /// The leader is handing over, or holds as many uncommitted bytes as it may.
     #[error(
-        "the leader takes no proposals now: too much is uncommitted, or leadership is being handed over"
+        "the leader takes no proposals now: too much is uncommitted, or leadership is being handed \
+         over"
     )]
     Overloaded,
     /// No leader confirmed the read in time.
@@ -86,8 +87,8 @@ pub struct Progress {
     pub matched: Index,
     /// Whether it was heard from within the last election timeout.
     pub recently_active: bool,
-    /// Whether its disk has all that the leader's log held one or two election timeouts ago. Who only answers, because its disk is
-    /// full, hangs, or has another history, does not.
+    /// Whether its disk has all that the leader's log held one or two election timeouts ago. Who
+    /// only answers, because its disk is full, hangs, or has another history, does not.
     pub keeps_up: bool,
     /// Whether it has space and its disk does not hang, if it has said so in this term.
     pub fit: Option<bool>,

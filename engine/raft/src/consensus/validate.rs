@@ -1,8 +1,8 @@
 //! Refuses what a peer must never send.
 //!
 //! The `raft` crate trusts its peers: an append that contradicts a committed entry, or an
-//! acknowledgement beyond the log's end, ends the process. A lying or confused peer must not be able to
-//! do that, so everything is checked here first.
+//! acknowledgement beyond the log's end, ends the process. A lying or confused peer must not be
+//! able to do that, so everything is checked here first.
 
 use super::convert;
 use super::reads::RoundContext;
@@ -61,7 +61,8 @@ pub enum PeerMessageError {
         /// The message's term.
         term: u64,
     },
-    /// One of its entries is of no known kind, its membership change does not decode, or no log takes it.
+    /// One of its entries is of no known kind, its membership change does not decode, or no log
+    /// takes it.
     #[error("entry {index} cannot be read")]
     Entry {
         /// Which one.
@@ -110,8 +111,8 @@ pub enum PeerMessageError {
     /// What it says of a snapshot contradicts itself.
     #[error("describes an impossible snapshot")]
     SnapshotMeta,
-    /// It would make this member lead before its own log is on disk, so it answers or orders something
-    /// that cannot have happened.
+    /// It would make this member lead before its own log is on disk, so it answers or orders
+    /// something that cannot have happened.
     #[error("comes before this member's log is on disk")]
     Early,
 }
@@ -289,8 +290,9 @@ fn check_committed<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), 
     }
 }
 
-/// Whether a log that has an entry of this term there lacks something that is committed here. Along a log terms never fall, which
-/// tells of entries that are not compared one by one: those behind what is committed, and those that were truncated.
+/// Whether a log that has an entry of this term there lacks something that is committed here. Along
+/// a log terms never fall, which tells of entries that are not compared one by one: those behind
+/// what is committed, and those that were truncated.
 fn contradicts<S: Storage>(raft: &Raft<S>, index: u64, term: u64) -> bool {
     let log = &raft.raft_log;
     let here = |index: u64| log.term(index).unwrap_or_default();
@@ -351,7 +353,8 @@ fn check_read_response<S: Storage>(
 ) -> Result<(), PeerMessageError> {
     check_context(message, raft.id)?;
     check_leader(raft, message)?;
-    // A leader confirms reads from where it has committed an entry of its own term on, which is this one.
+    // A leader confirms reads from where it has committed an entry of its own term on, which is
+    // this one.
     let other = message.term >= raft.term && contradicts(raft, message.index, message.term);
     if other && !planted!(ReadConfirmedByAnotherHistory) {
         return Err(PeerMessageError::Contradiction {
@@ -381,7 +384,8 @@ fn check_timeout_now<S: Storage>(
     Ok(())
 }
 
-/// A candidate asks for votes only once its log is on disk, and the crate relies on that when it wins.
+/// A candidate asks for votes only once its log is on disk, and the crate relies on that when it
+/// wins.
 fn check_vote_response<S: Storage>(
     raft: &Raft<S>,
     message: &Message,

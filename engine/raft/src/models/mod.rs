@@ -1,9 +1,11 @@
-//! Models of what the threads of a member do to each other: the code that ships, under a scheduler that tries the orders
-//! in which threads may run and loads may see stores. The simulator runs all of a member in one thread and can find none of this.
+//! Models of what the threads of a member do to each other: the code that ships, under a scheduler
+//! that tries the orders in which threads may run and loads may see stores. The simulator runs all
+//! of a member in one thread and can find none of this.
 //!
-//! [`orders`] has what is shared through atomics (loom: every order, within a bound of preemptions), [`turns`] what is
-//! handed over through locks and queues (shuttle: many random orders). Each model is run once as it is, and must hold; and
-//! once with each bug of [`Bug::THREADED`](dengine_planted::Bug::THREADED) that concerns it, and must find that.
+//! [`orders`] has what is shared through atomics (loom: every order, within a bound of
+//! preemptions), [`turns`] what is handed over through locks and queues (shuttle: many random
+//! orders). Each model is run once as it is, and must hold; and once with each bug of
+//! [`Bug::THREADED`](dengine_planted::Bug::THREADED) that concerns it, and must find that.
 //!
 //! What may not live here: copies of what ships. A model is a few threads that call it.
 

@@ -63,8 +63,9 @@ impl<S: Store> Applier<S> {
         &self.machine
     }
 
-    /// Takes in jobs from `jobs` until there is enough to do, and does a part of it, after which the replica is to hear of that: it waits
-    /// for room, and callers for their answers. `None` if there is nothing to apply.
+    /// Takes in jobs from `jobs` until there is enough to do, and does a part of it, after which
+    /// the replica is to hear of that: it waits for room, and callers for their answers. `None` if
+    /// there is nothing to apply.
     ///
     /// # Errors
     /// The store failed; the member must end.

@@ -1,7 +1,7 @@
 //! The first entry of a new cluster's log.
 //!
-//! A cluster begins with one voter, and its log with the entry that says so; everyone who joins later
-//! learns the first member from the same entry as all others.
+//! A cluster begins with one voter, and its log with the entry that says so; everyone who joins
+//! later learns the first member from the same entry as all others.
 
 use bytes::Bytes;
 use dengine_kv::{Member, MembershipChange};

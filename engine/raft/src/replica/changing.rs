@@ -1,8 +1,9 @@
-//! A change of the members, from what somebody asks for to the answer: what is so already, what is replicated, and what has to
-//! be on disk before it is answered.
+//! A change of the members, from what somebody asks for to the answer: what is so already, what is
+//! replicated, and what has to be on disk before it is answered.
 //!
-//! Whoever hears that the outcome is unknown, or hears nothing, asks again, and the members become the same. `dengine` carries the
-//! steps out for calls of its `Node`, the simulator for whoever runs its cluster.
+//! Whoever hears that the outcome is unknown, or hears nothing, asks again, and the members become
+//! the same. `dengine` carries the steps out for calls of its `Node`, the simulator for whoever
+//! runs its cluster.
 
 use super::RequestError;
 use crate::output::Written;
@@ -42,7 +43,8 @@ impl NewMember {
 /// What somebody asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MembershipRequest {
-    /// Somebody is to get the log, and not to vote. The same if it is asked for the same folder again.
+    /// Somebody is to get the log, and not to vote. The same if it is asked for the same folder
+    /// again.
     AddLearner(NewMember),
     /// This learner is to vote.
     Promote(MemberId),
@@ -62,7 +64,8 @@ pub struct Changed {
 /// What is to be done next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeStep {
-    /// [`Input::Read`](crate::Input::Read), and then [`Changing::on_confirmed`] with the members that this member knows by then.
+    /// [`Input::Read`](crate::Input::Read), and then [`Changing::on_confirmed`] with the members
+    /// that this member knows by then.
     Confirm,
     /// [`Write::Change`](crate::Write::Change); then [`Changing::on_written`].
     Replicate(MembershipChange),
@@ -109,7 +112,8 @@ impl Changing {
         (changing, step)
     }
 
-    /// Who the members are, now that a quorum has confirmed that nothing newer was acknowledged before; or why it has not.
+    /// Who the members are, now that a quorum has confirmed that nothing newer was acknowledged
+    /// before; or why it has not.
     pub fn on_confirmed(&mut self, members: Result<Arc<Membership>, RequestError>) -> ChangeStep {
         let Stage::Asked(request) = std::mem::replace(&mut self.stage, Stage::Answered) else {
             unreachable!("it is confirmed once, before anything else")
@@ -331,7 +335,8 @@ mod tests {
         }
     }
 
-    /// Nobody heard whether it was made. Whoever asks again hears of the same members, and not before they are settled.
+    /// Nobody heard whether it was made. Whoever asks again hears of the same members, and not
+    /// before they are settled.
     #[test]
     fn what_is_asked_again_after_an_unknown_outcome_becomes_the_same() {
         for (request, member) in requests() {

@@ -40,7 +40,9 @@ pub enum RequestError {
     },
     /// The disk of the leader is nearly full. Nothing was changed.
     #[error(
-        "the disk of this member is nearly full: {free_bytes} bytes are free, and writes are taken again once {wanted_bytes} are (--min-free-bytes, a quarter of it more, and what the log takes next); delete keys or give it a larger volume"
+        "the disk of this member is nearly full: {free_bytes} bytes are free, and writes are taken \
+         again once {wanted_bytes} are (--min-free-bytes, a quarter of it more, and what the log \
+         takes next); delete keys or give it a larger volume"
     )]
     LowOnSpace {
         /// What is free.

@@ -12,21 +12,25 @@ use std::time::Duration;
 
 /// Keys that one command expires at most: whatever is behind it waits while it is applied.
 const EXPIRED_KEYS_MAX: usize = 96;
-/// Records that end with sessions in one turn, at most, or one session: each ends by a command of its own, which waits for nobody.
+/// Records that end with sessions in one turn, at most, or one session: each ends by a command of
+/// its own, which waits for nobody.
 const SESSION_RECORDS_PER_TURN: usize = 256;
 /// How long such a turn is at least.
 const SESSIONS_EVERY: Duration = Duration::from_millis(10);
-/// Commands that expire keys in one turn, at most: a burst of them holds up everything else together.
+/// Commands that expire keys in one turn, at most: a burst of them holds up everything else
+/// together.
 const EXPIRIES_PER_TURN: usize = 2;
-/// Such commands under way at least and at most: one more for every [`LATER_BY`] that keys have been due, so that it keeps up
-/// even where a commit takes long, but no more than were applied in [`APPLIED_WITHIN`]: others would wait for their turn until they
-/// are given up ([`EXPIRY_RETRY`]). What is left follows as they are applied.
+/// Such commands under way at least and at most: one more for every [`LATER_BY`] that keys have
+/// been due, so that it keeps up even where a commit takes long, but no more than were applied
+/// in [`APPLIED_WITHIN`]: others would wait for their turn until they are given up
+/// ([`EXPIRY_RETRY`]). What is left follows as they are applied.
 const EXPIRIES_UNDER_WAY: RangeInclusive<usize> = 4..=128;
 const LATER_BY: Duration = Duration::from_millis(100);
 const APPLIED_WITHIN: Duration = Duration::from_secs(2);
 /// How late an expiry may be noticed.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same while keys wait for those before them: soon enough for many times the rate at which they can be put.
+/// The same while keys wait for those before them: soon enough for many times the rate at which
+/// they can be put.
 const PAUSE_WHILE_BEHIND: Duration = Duration::from_millis(2);
 
 /// Proposes compactions and expiries. Every member has one, so that a new leader knows how old its
@@ -34,7 +38,8 @@ const PAUSE_WHILE_BEHIND: Duration = Duration::from_millis(2);
 pub struct Keeper<S> {
     reader: Reader<S>,
     retention: Retention,
-    /// Of the term in which this member leads: each leader starts all clocks anew, so nothing ends early.
+    /// Of the term in which this member leads: each leader starts all clocks anew, so nothing ends
+    /// early.
     expiry: Option<(Term, Expiry)>,
     /// The commands that expire keys and are under way: they are applied in this order.
     under_way: VecDeque<UnderWay>,
@@ -96,16 +101,16 @@ impl<S: Store> Keeper<S> {
         }
     }
 
-    /// For how long the key that was due first has been waiting after the last call, if it had to: expiry does not keep up
-    /// then, and readers still see what should be gone.
+    /// For how long the key that was due first has been waiting after the last call, if it had to:
+    /// expiry does not keep up then, and readers still see what should be gone.
     #[must_use]
     pub fn behind(&self) -> Option<Duration> {
         self.behind
     }
 
     /// The commands to propose now ([`super::Input::Propose`]); none unless this member leads, in
-    /// the term of `leads`; in `version`. Call it again after [`Self::pause`]. `clock` is asked again and again, for it takes a while to
-    /// read a large state.
+    /// the term of `leads`; in `version`. Call it again after [`Self::pause`]. `clock` is asked
+    /// again and again, for it takes a while to read a large state.
     ///
     /// # Errors
     /// The store failed.
@@ -148,7 +153,8 @@ impl<S: Store> Keeper<S> {
         Ok(commands)
     }
 
-    /// Up to where to compact now. None while a compaction is under way: one that nobody applies would be proposed without end.
+    /// Up to where to compact now. None while a compaction is under way: one that nobody applies
+    /// would be proposed without end.
     fn compact(&mut self, now: Moment, revision: Revision, written_bytes: u64) -> Option<Revision> {
         let compacted = self.reader.compact_revision();
         let is_under_way = |(to, proposed): (Revision, Moment)| {
@@ -164,7 +170,8 @@ impl<S: Store> Keeper<S> {
         to
     }
 
-    /// What is under way of another term may have got lost, and whoever leads anew counts all times anew.
+    /// What is under way of another term may have got lost, and whoever leads anew counts all times
+    /// anew.
     fn forget(&mut self) {
         self.expiry = None;
         self.under_way.clear();
@@ -175,7 +182,8 @@ impl<S: Store> Keeper<S> {
         self.behind = None;
     }
 
-    /// The sessions to end now: none before the last ones have ended, or clients' writes would wait for all that are due.
+    /// The sessions to end now: none before the last ones have ended, or clients' writes would wait
+    /// for all that are due.
     fn end_sessions(
         &mut self,
         expiry: &mut Expiry,
@@ -246,8 +254,8 @@ impl<S: Store> Keeper<S> {
         self.reader.may_expire(key, *mod_revision)
     }
 
-    /// For how long what is due has waited: what was not proposed, what has been under way for long, and what got lost, which counts as due
-    /// later.
+    /// For how long what is due has waited: what was not proposed, what has been under way for
+    /// long, and what got lost, which counts as due later.
     fn longest_waiting(&mut self, now: Moment) -> Result<Option<Duration>, ReadError> {
         if let Some(lost) = &self.lost
             && !self.waits(lost)?
@@ -261,7 +269,8 @@ impl<S: Store> Keeper<S> {
     }
 }
 
-/// For how many commands there is room while keys have been due for so long, and so many were applied lately.
+/// For how many commands there is room while keys have been due for so long, and so many were
+/// applied lately.
 fn under_way_max(late: Option<Duration>, applied: usize) -> usize {
     let more = late.unwrap_or_default().as_millis() / LATER_BY.as_millis();
     let more = usize::try_from(more).unwrap_or(usize::MAX);
@@ -269,7 +278,8 @@ fn under_way_max(late: Option<Duration>, applied: usize) -> usize {
     least.saturating_add(more).min(most).min(applied.max(least))
 }
 
-/// How many commands that expire keys were applied: in the present time of [`APPLIED_WITHIN`], and in the one before.
+/// How many commands that expire keys were applied: in the present time of [`APPLIED_WITHIN`], and
+/// in the one before.
 #[derive(Debug, Default)]
 struct Applied {
     since: Moment,
@@ -391,7 +401,8 @@ mod tests {
             .collect()
     }
 
-    /// How many keys of such a length expire in a second of turns, if each command takes so many milliseconds until it is applied.
+    /// How many keys of such a length expire in a second of turns, if each command takes so many
+    /// milliseconds until it is applied.
     fn expired_per_second(keys: usize, key_bytes: usize, to_apply: u64) -> u64 {
         let (mut machine, mut keeper) = filled(keys, key_bytes);
         let mut now = Moment(0);
@@ -428,7 +439,8 @@ mod tests {
             (12_000, 1 << 10, 10, PUTS_PER_SECOND),
             // Keys alone of 32 MiB a second.
             (600, 32 << 10, 10, 1_000),
-            // On a slow disk. 12,000 a second of those that are put in batches were accepted on such a one.
+            // On a slow disk. 12,000 a second of those that are put in batches were accepted on
+            // such a one.
             (60_000, 20, 150, 12_000),
         ] {
             let reached = expired_per_second(keys, key_bytes, to_apply);
@@ -439,8 +451,9 @@ mod tests {
         }
     }
 
-    /// Others write as much as the member takes, and expiry's share is small. Of what waited for its turn for too long nothing was known
-    /// any more: keys were twenty seconds late, and it said that they were in time.
+    /// Others write as much as the member takes, and expiry's share is small. Of what waited for
+    /// its turn for too long nothing was known any more: keys were twenty seconds late, and it said
+    /// that they were in time.
     #[test]
     fn whose_share_is_small_offers_no_more_than_it_gets_and_knows_how_late_it_is() {
         // In keys of 96 a command, one every third of a second.
@@ -471,7 +484,8 @@ mod tests {
         assert_eq!(dropped, 0, "of {offered}");
     }
 
-    /// Hundreds of sessions that end together, each with hundreds of answers, counted as so many small writes.
+    /// Hundreds of sessions that end together, each with hundreds of answers, counted as so many
+    /// small writes.
     #[test]
     fn of_sessions_with_many_answers_few_end_at_once() {
         let mut machine = StateMachine::open(MemoryStore::default()).expect("open");

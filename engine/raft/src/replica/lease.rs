@@ -4,13 +4,14 @@ use dengine_planted::planted;
 use dengine_types::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use dengine_types::{Index, Moment};
 
-/// Tells whether what this member has applied shows everything that was acknowledged, without asking its replica. The
-/// replica writes it, any thread reads it.
+/// Tells whether what this member has applied shows everything that was acknowledged, without
+/// asking its replica. The replica writes it, any thread reads it.
 ///
-/// Why that is linearizable: the replica takes the word back before a message leaves that tells others of a commit index
-/// this member has not applied, or that lets another member be elected. So at the moment at which [`LeaseView::covers`]
-/// found it given, whatever anybody was told, as a writer or as a linearizable reader, was applied here; and a read of the
-/// state after that moment sees it.
+/// Why that is linearizable: the replica takes the word back before a message leaves that tells
+/// others of a commit index this member has not applied, or that lets another member be elected. So
+/// at the moment at which [`LeaseView::covers`] found it given, whatever anybody was told, as a
+/// writer or as a linearizable reader, was applied here; and a read of the state after that moment
+/// sees it.
 #[derive(Debug, Default)]
 pub struct LeaseView {
     /// In nanoseconds of this member's clock. 0: the word is not given.
@@ -20,13 +21,14 @@ pub struct LeaseView {
 }
 
 impl LeaseView {
-    /// Whether a read of the state that begins after this call may answer one that came in before it. If not, the
-    /// replica must be asked. `now` reads the clock, after this call began.
+    /// Whether a read of the state that begins after this call may answer one that came in before
+    /// it. If not, the replica must be asked. `now` reads the clock, after this call began.
     pub fn covers(&self, now: impl FnOnce() -> Moment) -> bool {
         if !self.wanted.load(Ordering::Relaxed) {
             self.wanted.store(true, Ordering::Relaxed);
         }
-        // The clock comes last: the word was given at a moment at which the clock showed no more than this.
+        // The clock comes last: the word was given at a moment at which the clock showed no more
+        // than this.
         let until = self.until.load(Ordering::Acquire);
         let covers = until != 0 && now() < Moment(until);
         if covers {
@@ -35,7 +37,8 @@ impl LeaseView {
         covers
     }
 
-    /// The lease lasts `until`; without one, or as long as something committed is not applied, the word is taken back.
+    /// The lease lasts `until`; without one, or as long as something committed is not applied, the
+    /// word is taken back.
     pub(crate) fn publish(&self, until: Option<Moment>, applied: Index, committed: Index) {
         let applied = applied >= committed || planted!(LeaseReadBeforeApply);
         let until = until.filter(|_| applied).unwrap_or_default();

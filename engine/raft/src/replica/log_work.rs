@@ -7,15 +7,18 @@ use dengine_log::{Batch, Disk, Log, LogError, entry_bytes};
 use dengine_planted::planted;
 use dengine_types::{Entry, EntryKind, HardState, Index};
 
-/// Entries that become one batch of the log, in bytes. The log refuses 512 MiB, and what one job brings comes on top.
+/// Entries that become one batch of the log, in bytes. The log refuses 512 MiB, and what one job
+/// brings comes on top.
 const BATCH_BYTES_MAX: usize = 64 << 20;
 
 /// What the log writer has to write, and to drop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogWork {
-    /// More than one only if entries are overwritten, or there are many, or some were written before others queued.
+    /// More than one only if entries are overwritten, or there are many, or some were written
+    /// before others queued.
     batches: Vec<Batch>,
-    /// So many of them are in the log: they must not be written again, and nothing can be added to them.
+    /// So many of them are in the log: they must not be written again, and nothing can be added to
+    /// them.
     written: usize,
     /// The size of the last of them.
     last_bytes: usize,
@@ -69,8 +72,9 @@ impl LogWork {
         entries.map(|entry| entry_bytes(entry) as u64).sum()
     }
 
-    /// Whether it must be on disk before anybody hears of it even where writes need not be: it changes
-    /// the term or the vote, as `known` says it is on disk, or settles a change of the members.
+    /// Whether it must be on disk before anybody hears of it even where writes need not be: it
+    /// changes the term or the vote, as `known` says it is on disk, or settles a change of the
+    /// members.
     pub(super) fn must_sync(&self, known: HardState) -> bool {
         self.batches.iter().any(|batch| {
             let votes = batch
@@ -92,12 +96,12 @@ impl LogWork {
         change.map(|entry| entry.index)
     }
 
-    /// Appends to the log, which must be synced after this. What an earlier call has appended is passed over.
-    /// Where there is no space, the segments that are not needed any more go first.
+    /// Appends to the log, which must be synced after this. What an earlier call has appended is
+    /// passed over. Where there is no space, the segments that are not needed any more go first.
     ///
     /// # Errors
-    /// [`LogError::NoSpace`]: nothing may be acknowledged until this was tried again and succeeded. Any
-    /// other: the log could not be written, and nothing may be acknowledged any more.
+    /// [`LogError::NoSpace`]: nothing may be acknowledged until this was tried again and succeeded.
+    /// Any other: the log could not be written, and nothing may be acknowledged any more.
     pub(super) fn write<D: Disk>(&mut self, log: &mut Log<D>) -> Result<(), LogError> {
         match self.append_rest(log) {
             Err(error)
@@ -125,7 +129,8 @@ impl LogWork {
         Ok(())
     }
 
-    /// Drops old segments, once. What is truncated is applied, so nothing that waits here replaces it.
+    /// Drops old segments, once. What is truncated is applied, so nothing that waits here replaces
+    /// it.
     fn truncate<D: Disk>(&mut self, log: &mut Log<D>) -> Result<(), LogError> {
         let upto = self.truncate.take();
         upto.map_or(Ok(()), |upto| log.truncate_prefix(upto))
@@ -293,7 +298,8 @@ mod tests {
         assert_eq!(log.reader().first_index(), Index(3));
     }
 
-    /// What is on disk is unknown then, and whoever reads why the member ended wants the first reason.
+    /// What is on disk is unknown then, and whoever reads why the member ended wants the first
+    /// reason.
     #[test]
     fn what_fails_for_another_reason_than_space_is_not_tried_again() {
         for truncate in [None, Some(LogJob::TruncatePrefix(Index(1)))] {

@@ -43,7 +43,8 @@ impl<L: LogRead> Replica<L> {
     }
 }
 
-/// Whether the leader may let this learner vote. From then on it counts towards the quorum, so it must answer, and take entries.
+/// Whether the leader may let this learner vote. From then on it counts towards the quorum, so it
+/// must answer, and take entries.
 fn may_promote(progress: &[Progress], last: Index, id: MemberId) -> Result<(), String> {
     let learner = progress.iter().find(|p| p.member == id);
     let why = match learner.and_then(|p| p.fit) {
@@ -72,14 +73,16 @@ fn may_promote(progress: &[Progress], last: Index, id: MemberId) -> Result<(), S
     }
     if !learner.keeps_up && !planted!(StuckLearnerPromoted) {
         return Err(format!(
-            "member {id} answers and does not keep up with the log, as if its disk were full; with its vote the cluster would need it for a quorum"
+            "member {id} answers and does not keep up with the log, as if its disk were full; with \
+             its vote the cluster would need it for a quorum"
         ));
     }
     let voters = progress.iter().filter(|p| p.voter).count() + 1;
     let answering = answering(progress.iter().filter(|p| p.voter)) + 1;
     if answering < quorum(voters) {
         return Err(format!(
-            "with member {id}, only {answering} of {voters} voters would answer and keep up with the log; {} are needed for a quorum",
+            "with member {id}, only {answering} of {voters} voters would answer and keep up with \
+             the log; {} are needed for a quorum",
             quorum(voters)
         ));
     }
@@ -101,7 +104,8 @@ fn may_remove(progress: &[Progress], leader: MemberId, id: MemberId) -> Result<(
     let left = voters.len() - 1;
     if left > 0 && answering < quorum(left) {
         return Err(format!(
-            "without member {id}, only {answering} of {left} voters answer and keep up with the log; {} are needed for a quorum",
+            "without member {id}, only {answering} of {left} voters answer and keep up with the \
+             log; {} are needed for a quorum",
             quorum(left)
         ));
     }
@@ -122,7 +126,8 @@ const fn quorum(voters: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// `+` answers, `-` does not, and `~` does but acknowledges nothing, nor does `!`, which says that it has no space; a voter unless the id is in `learners`. Member 1 leads.
+    /// `+` answers, `-` does not, and `~` does but acknowledges nothing, nor does `!`, which says
+    /// that it has no space; a voter unless the id is in `learners`. Member 1 leads.
     fn members(answering: &str, learners: &[u64]) -> Vec<Progress> {
         let of = |(member, sign)| Progress {
             member: MemberId(member),
@@ -155,7 +160,8 @@ mod tests {
         assert!(promote("+++~", 4).is_err());
     }
 
-    /// "Has not acknowledged any log entry yet" was all that one heard of a newcomer that refused a snapshot for want of space.
+    /// "Has not acknowledged any log entry yet" was all that one heard of a newcomer that refused a
+    /// snapshot for want of space.
     #[test]
     fn a_learner_without_space_is_not_promoted_and_it_is_said_why() {
         let refused = promote("++!", 3).unwrap_err();

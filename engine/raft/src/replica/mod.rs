@@ -1,11 +1,11 @@
-//! One member's ordering: what happens in which order between its callers, its peers, its log and its
-//! state machine.
+//! One member's ordering: what happens in which order between its callers, its peers, its log and
+//! its state machine.
 //!
 //! Three parts, each synchronous and each without a thread: [`Replica`] decides, [`LogWriter`] says
 //! what is done with the log and when, [`Applier`] applies. The shell around them carries out what
-//! they say. That of `dengine` gives each a thread and connects them by queues; that of the simulator
-//! runs all three in one thread and chooses when each goes on. Callers are the shell's too: here they
-//! are [`Token`]s. [The crate's head](crate) draws the ways through them.
+//! they say. That of `dengine` gives each a thread and connects them by queues; that of the
+//! simulator runs all three in one thread and chooses when each goes on. Callers are the shell's
+//! too: here they are [`Token`]s. [The crate's head](crate) draws the ways through them.
 //!
 //! What may not live here: clocks (a [`Moment`] is passed in), threads, I/O other than through
 //! [`dengine_log`] and [`dengine_kv`].
@@ -80,13 +80,13 @@ pub struct ReplicaConfig {
     pub election_timeout: Duration,
     /// Reads that may wait; for the message that says there are too many.
     pub max_waiting_reads: usize,
-    /// Bytes of the newest log segments that are kept although the state machine is on disk, so that a
-    /// member that was away for a while gets entries instead of a snapshot.
+    /// Bytes of the newest log segments that are kept although the state machine is on disk, so
+    /// that a member that was away for a while gets entries instead of a snapshot.
     pub log_keep_bytes: u64,
     /// The same while a member that answers still needs older ones.
     pub log_keep_bytes_for_followers: u64,
-    /// Entries without bytes that are under way at once while several clients write, at least: before more is measured, and on a
-    /// member that is slow. Of entries of 15 KiB a sixteenth.
+    /// Entries without bytes that are under way at once while several clients write, at least:
+    /// before more is measured, and on a member that is slow. Of entries of 15 KiB a sixteenth.
     pub shared_entries_min: usize,
 }
 
@@ -122,7 +122,8 @@ pub struct Replica<L: LogRead> {
     revision: Revision,
     removed: Removed,
     keeping_up: KeepingUp,
-    /// Where the last membership change of this leader stands; another must wait until it is applied.
+    /// Where the last membership change of this leader stands; another must wait until it is
+    /// applied.
     change_at: Index,
     transfer: Option<Transfer>,
     /// What consensus has not taken, until it has said how things stand: who leads may be news.
@@ -255,9 +256,9 @@ impl<L: LogRead> Replica<L> {
         }
     }
 
-    /// Everything to do since the last call, in order. The clock must be read for this call, after the
-    /// last input was taken in: leases are judged by it. `is_gone` says whether nobody waits any more
-    /// for the answer to what has this name.
+    /// Everything to do since the last call, in order. The clock must be read for this call, after
+    /// the last input was taken in: leases are judged by it. `is_gone` says whether nobody waits
+    /// any more for the answer to what has this name.
     pub fn outputs(&mut self, now: Moment, is_gone: &dyn Fn(Token) -> bool) -> Vec<Output> {
         self.observe(now);
         if std::mem::take(&mut self.ticked) {

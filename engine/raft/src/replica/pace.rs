@@ -1,20 +1,22 @@
-//! How much keeps a member busy: as much as it applies in the time in which an entry is committed, and in a
-//! millisecond more, or a quarter of that time. With less, the applier would wait for the disk and for the peers; what is beyond waits for
-//! the applier, and everything behind it with it, reads too.
+//! How much keeps a member busy: as much as it applies in the time in which an entry is committed,
+//! and in a millisecond more, or a quarter of that time. With less, the applier would wait for the
+//! disk and for the peers; what is beyond waits for the applier, and everything behind it with it,
+//! reads too.
 //!
-//! Entries are weighed, for one of a MiB, or one that visits a thousand records, keeps disk and applier busy for as long as a
-//! thousand small ones ([`load`]).
+//! Entries are weighed, for one of a MiB, or one that visits a thousand records, keeps disk and
+//! applier busy for as long as a thousand small ones ([`load`]).
 //!
-//! Both are measured. Of the times to commit the shortest of the last seconds counts, and of the rates the highest, so that a
-//! member which was held up does not take this for its pace. The rate is that of an applier while it has something to do: with little under
-//! way it waits, and if that counted, ever less would be under way. But where it waits for a disk, however much is under way, what it
-//! could do is of no use. So no more is under way than half as much again as was lately, which by Little's law is what was applied in
-//! all in the time that a commit took on average.
+//! Both are measured. Of the times to commit the shortest of the last seconds counts, and of the
+//! rates the highest, so that a member which was held up does not take this for its pace. The rate
+//! is that of an applier while it has something to do: with little under way it waits, and if that
+//! counted, ever less would be under way. But where it waits for a disk, however much is under way,
+//! what it could do is of no use. So no more is under way than half as much again as was lately,
+//! which by Little's law is what was applied in all in the time that a commit took on average.
 //!
-//! Where a disk or a network takes longer the more is under way, this would still
-//! grow without end. So it is also measured, every ten seconds, how long a commit takes with little under way, and what is
-//! under way is never more than is applied in three times as long (as BBR bounds what is in flight by the least round-trip time: Cardwell et
-//! al., 2016).
+//! Where a disk or a network takes longer the more is under way, this would still grow without end.
+//! So it is also measured, every ten seconds, how long a commit takes with little under way, and
+//! what is under way is never more than is applied in three times as long (as BBR bounds what is in
+//! flight by the least round-trip time: Cardwell et al., 2016).
 
 use dengine_types::{Index, Moment};
 use std::cmp::Reverse;
@@ -23,7 +25,8 @@ use std::time::Duration;
 
 /// What may wait for the applier, in time, at least.
 const AHEAD: Duration = Duration::from_millis(1);
-/// Of the time that a commit takes with little under way, so much may be under way, besides [`AHEAD`].
+/// Of the time that a commit takes with little under way, so much may be under way, besides
+/// [`AHEAD`].
 const UNLOADED_TIMES: u32 = 3;
 /// How often it is measured how long that is.
 const PROBE_EVERY: Duration = Duration::from_secs(10);
@@ -37,7 +40,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// What a record that an entry visits costs besides its bytes, in bytes that cost as much.
 const RECORD_BYTES: u64 = 1 << 10;
 
-/// What entries ask of a member that visit so many records, one at least for each entry, and hold so many bytes together, in bytes.
+/// What entries ask of a member that visit so many records, one at least for each entry, and hold
+/// so many bytes together, in bytes.
 pub(super) fn load(records: usize, bytes: u64) -> u64 {
     let records = u64::try_from(records).unwrap_or(u64::MAX);
     records.saturating_mul(RECORD_BYTES).saturating_add(bytes)
@@ -157,7 +161,8 @@ impl Pace {
     pub(super) fn proposed(&mut self, first: Index, loads: &[u64], now: Moment) {
         let last = Index(first.0 + loads.len() as u64 - 1);
         self.proposed.push_back((last, now));
-        // Each of its own: what is applied makes room at once, not only with the last of those that came together.
+        // Each of its own: what is applied makes room at once, not only with the last of those that
+        // came together.
         self.unapplied
             .extend((first.0..).map(Index).zip(loads.iter().copied()));
         self.unapplied_load += loads.iter().sum::<u64>();
@@ -171,7 +176,8 @@ impl Pace {
         self.probe = None;
     }
 
-    /// Those up to this one may be applied: they are committed, and on this member's own disk, which may take longer than the others'.
+    /// Those up to this one may be applied: they are committed, and on this member's own disk,
+    /// which may take longer than the others'.
     pub(super) fn committed(&mut self, index: Index, now: Moment) {
         self.waits.committed(index, now);
         while let Some((_, since)) = self.proposed.front().filter(|it| it.0 <= index) {
@@ -231,7 +237,8 @@ impl Pace {
         self.unapplied.back().map_or(0, |(_, load)| *load)
     }
 
-    /// So much; nothing while it is measured how long a commit takes with little under way. Only called while there is a bound.
+    /// So much; nothing while it is measured how long a commit takes with little under way. Only
+    /// called while there is a bound.
     pub(super) fn load(&mut self, now: Moment) -> u64 {
         if self.probed.is_none_or(|at| now.since(at) >= PROBE_EVERY) {
             self.probed = Some(now);
@@ -273,8 +280,9 @@ mod tests {
         Moment(step * 100_000)
     }
 
-    /// A member that applies at most `rate` a step, and commits each entry after `to_commit` steps, while
-    /// thousands wait: how much is under way in the end, and how many were applied, a hundred steps. Each entry has a load of 1 here.
+    /// A member that applies at most `rate` a step, and commits each entry after `to_commit` steps,
+    /// while thousands wait: how much is under way in the end, and how many were applied, a hundred
+    /// steps. Each entry has a load of 1 here.
     fn settles_at(rate: u64, to_commit: u64, least: u64) -> (u64, u64) {
         const STEPS: u64 = 100_000;
         let (mut pace, mut last, mut applied) = (Pace::default(), 0, 0);
@@ -302,8 +310,8 @@ mod tests {
         (under_way, applied * 100 / STEPS)
     }
 
-    /// The same with a disk that takes ten steps for what it is given at once, and one more for each `disk` entries. Also how many
-    /// were applied, a hundred steps.
+    /// The same with a disk that takes ten steps for what it is given at once, and one more for
+    /// each `disk` entries. Also how many were applied, a hundred steps.
     fn settles_with_a_disk_at(rate: u64, disk: u64, seconds: u64) -> (u64, u64) {
         let (mut pace, mut last, mut applied) = (Pace::default(), 0, 0);
         let (mut committed, mut begun, mut done) = (0, 0, 0);
@@ -343,8 +351,8 @@ mod tests {
         }
     }
 
-    /// A commit took longer because of what was under way, and because it did more was under way: within a minute as much as
-    /// the disk takes in seconds.
+    /// A commit took longer because of what was under way, and because it did more was under way:
+    /// within a minute as much as the disk takes in seconds.
     #[test]
     fn behind_a_disk_that_is_slower_than_the_applier_little_waits() {
         for (rate, disk) in [(30, 10), (11, 10), (100, 2)] {

@@ -47,8 +47,8 @@ impl Pending {
         self.by_index.insert(index, token)
     }
 
-    /// What this entry, which is committed, says of the proposal that was waited for at its place, if
-    /// one was. One with another context proves that the proposal is in no log any more.
+    /// What this entry, which is committed, says of the proposal that was waited for at its place,
+    /// if one was. One with another context proves that the proposal is in no log any more.
     pub(super) fn committed(&mut self, entry: &Entry, run: Run) -> Option<Fate> {
         let token = self.by_index.remove(&entry.index)?;
         let is_it = entry.context == run.context(token)[..] || planted!(AnsweredByAnotherEntry);
@@ -87,8 +87,9 @@ mod tests {
         }
     }
 
-    /// Of five members, A puts `first` at 13 and only E gets it. A loses its log from 11 on to another leader, leads again
-    /// and puts `second` at 13; but E is elected by those who have neither, and commits `first`.
+    /// Of five members, A puts `first` at 13 and only E gets it. A loses its log from 11 on to
+    /// another leader, leads again and puts `second` at 13; but E is elected by those who have
+    /// neither, and commits `first`.
     #[test]
     fn whoever_was_displaced_is_told_nothing() {
         let mut pending = Pending::default();

@@ -1,5 +1,5 @@
-//! Writes whose turn has come: until they are proposed together, and then until each is committed or
-//! known not to be.
+//! Writes whose turn has come: until they are proposed together, and then until each is committed
+//! or known not to be.
 
 use super::Replica;
 use super::pace::load;
@@ -125,8 +125,8 @@ impl<L: LogRead> Replica<L> {
         awaited
     }
 
-    /// Clients are told, and try again. What the leader proposes of its own accord waits for its turn
-    /// instead, or nothing more of its kind would be proposed before
+    /// Clients are told, and try again. What the leader proposes of its own accord waits for its
+    /// turn instead, or nothing more of its kind would be proposed before
     /// [`EXPIRY_RETRY`](dengine_kv::EXPIRY_RETRY) is over.
     fn on_refused(&mut self, begun: Vec<Begun>, refusal: Refusal) {
         let mut tokens = Vec::new();

@@ -42,8 +42,8 @@ impl<L: LogRead> Replica<L> {
         }
     }
 
-    /// Asks consensus for the reads that the lease may answer. The clock was observed after the last of
-    /// them came in: the lease must hold at a moment within each of them.
+    /// Asks consensus for the reads that the lease may answer. The clock was observed after the
+    /// last of them came in: the lease must hold at a moment within each of them.
     pub(super) fn ask_lease_reads(&mut self) {
         let mut covered = (Vec::new(), Index(0));
         for token in std::mem::take(&mut self.reads.lease) {
@@ -87,8 +87,8 @@ impl<L: LogRead> Replica<L> {
         }
     }
 
-    /// Nobody confirms the reads of a member that was removed, and what they are to see may never come: they would wait for as long as
-    /// they may.
+    /// Nobody confirms the reads of a member that was removed, and what they are to see may never
+    /// come: they would wait for as long as they may.
     pub(super) fn refuse_reads_if_removed(&mut self) {
         if !self.is_removed() {
             return;
@@ -125,7 +125,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// The only voter of a cluster, which leads it and whose disk is quick; what is committed is applied when the test wants.
+    /// The only voter of a cluster, which leads it and whose disk is quick; what is committed is
+    /// applied when the test wants.
     struct Leader {
         replica: Replica<LogReader<MemoryDisk>>,
         applier: Applier<MemoryStore>,
@@ -362,7 +363,8 @@ mod tests {
         assert!(status.removed && !status.ready);
     }
 
-    /// After a loss of acknowledged writes that was accepted, a member may still have a removal in its log that is undone.
+    /// After a loss of acknowledged writes that was accepted, a member may still have a removal in
+    /// its log that is undone.
     #[test]
     fn a_leader_does_not_take_a_peers_word_that_it_was_removed() {
         let mut leader = Leader::new();

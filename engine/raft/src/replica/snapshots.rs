@@ -25,8 +25,9 @@ impl<L: LogRead> Replica<L> {
         }
     }
 
-    /// What is on disk of the state machine need not be in the log: so there may be space, and nobody has to find some. That goes at
-    /// once, for there may be no room to flush more. So does a snapshot that nobody has come for.
+    /// What is on disk of the state machine need not be in the log: so there may be space, and
+    /// nobody has to find some. That goes at once, for there may be no room to flush more. So does
+    /// a snapshot that nobody has come for.
     pub(super) fn on_log_full(&mut self) {
         self.log_is_full = true;
         self.consensus.withdraw_snapshot();
@@ -34,7 +35,8 @@ impl<L: LogRead> Replica<L> {
         self.outputs.push(Output::Flush);
     }
 
-    /// The state may need the log's space to be flushed in, or merged. Flushed is only what drops a segment.
+    /// The state may need the log's space to be flushed in, or merged. Flushed is only what drops a
+    /// segment.
     pub(super) fn on_low_on_space(&mut self, is_low: bool) {
         self.is_low_on_space = is_low;
         if !is_low {
@@ -56,10 +58,11 @@ impl<L: LogRead> Replica<L> {
         }
     }
 
-    /// What is flushed, but for what consensus has yet to be told that it is applied (the flusher's word may come first),
-    /// the newest part of the log, a longer part while a member that answers is behind, and what follows a snapshot that
-    /// is on its way. On a nearly full disk only what somebody needs is kept; on a full one nothing for others whose space can be
-    /// had: a snapshot does for them.
+    /// What is flushed, but for what consensus has yet to be told that it is applied (the flusher's
+    /// word may come first), the newest part of the log, a longer part while a member that answers
+    /// is behind, and what follows a snapshot that is on its way. On a nearly full disk only what
+    /// somebody needs is kept; on a full one nothing for others whose space can be had: a snapshot
+    /// does for them.
     fn truncatable(&self) -> Index {
         let keep_from = |bytes, saves_space: bool| match saves_space {
             true => self.log.current_first(),
@@ -201,7 +204,8 @@ mod tests {
         })
     }
 
-    /// The flusher reads how far the state machine is while the applier is at work: what it says of that may come first.
+    /// The flusher reads how far the state machine is while the applier is at work: what it says of
+    /// that may come first.
     #[test]
     fn what_consensus_does_not_know_to_be_applied_is_kept() {
         let mut member = member_with(0, 0, 60);
@@ -219,7 +223,8 @@ mod tests {
         assert_eq!(truncated(1 << 20, 1 << 20, None), None);
     }
 
-    /// The next flush was that of the next so many bytes applied, and none is applied that the log can't take.
+    /// The next flush was that of the next so many bytes applied, and none is applied that the log
+    /// can't take.
     #[test]
     fn a_full_log_is_flushed_for_and_keeps_nothing_for_others() {
         let mut member = member_with(1 << 20, 1 << 20, 60);
@@ -260,7 +265,8 @@ mod tests {
         assert_eq!(truncation(&follows(&mut member)), Some(60));
     }
 
-    /// A member had 64 MiB free of 1 GiB, and a log of 320 MiB of which most was flushed. What it kept in memory had no room.
+    /// A member had 64 MiB free of 1 GiB, and a log of 320 MiB of which most was flushed. What it
+    /// kept in memory had no room.
     #[test]
     fn on_a_nearly_full_disk_only_what_somebody_needs_is_kept() {
         let mut member = member_with(1 << 20, 1 << 20, 80);

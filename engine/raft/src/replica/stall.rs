@@ -1,5 +1,5 @@
-//! Whether the log and the state machine get on. A disk that hangs reports no error, and a leader goes on sending
-//! heartbeats without it: the others follow, and nothing is applied or answered.
+//! Whether the log and the state machine get on. A disk that hangs reports no error, and a leader
+//! goes on sending heartbeats without it: the others follow, and nothing is applied or answered.
 
 use crate::input::AppendId;
 use dengine_types::{Index, Moment};

@@ -42,7 +42,8 @@ pub struct ReplicaStatus {
     pub revision: Revision,
     /// Whether it could answer a linearizable read now.
     pub ready: bool,
-    /// Whether its log or its state machine has not got on for several election timeouts: its disk hangs.
+    /// Whether its log or its state machine has not got on for several election timeouts: its disk
+    /// hangs.
     pub stalled: bool,
     /// Whether it is in its cluster no more, as far as it knows.
     pub removed: bool,
@@ -61,11 +62,12 @@ pub struct MemberProgress {
     pub lag_entries: u64,
 }
 
-/// How long a read waits on a member: for as long as it takes from when something is committed until this member has applied it. Neither
-/// entries nor bytes say how long that is.
+/// How long a read waits on a member: for as long as it takes from when something is committed
+/// until this member has applied it. Neither entries nor bytes say how long that is.
 #[derive(Debug, Default)]
 pub(super) struct KeepingUp {
-    /// What was committed when, as the leader said: of the last [`Self::LONG`] election timeouts, at most [`Self::NOTES`] for each.
+    /// What was committed when, as the leader said: of the last [`Self::LONG`] election timeouts,
+    /// at most [`Self::NOTES`] for each.
     committed: VecDeque<(Moment, Index)>,
     /// Since when it has, at each look, applied what was committed an election timeout ago.
     closely_since: Option<Moment>,
@@ -74,8 +76,9 @@ pub(super) struct KeepingUp {
 }
 
 impl KeepingUp {
-    /// Who keeps up does so until it is so many election timeouts behind: where what is written takes a little longer than one to be applied,
-    /// a Service whose members came and went all the time would at times have none.
+    /// Who keeps up does so until it is so many election timeouts behind: where what is written
+    /// takes a little longer than one to be applied, a Service whose members came and went all the
+    /// time would at times have none.
     const LONG: u32 = 3;
     const NOTES: u32 = 16;
 
@@ -97,8 +100,9 @@ impl KeepingUp {
         }
     }
 
-    /// It keeps up if it has applied what was committed an election timeout ago; under a leader that it has not known for as long, what was
-    /// committed when it first heard of it. A burst of writes makes nobody unready, nor does a change of leaders. Who has kept up for
+    /// It keeps up if it has applied what was committed an election timeout ago; under a leader
+    /// that it has not known for as long, what was committed when it first heard of it. A burst of
+    /// writes makes nobody unready, nor does a change of leaders. Who has kept up for
     /// [`Self::LONG`] timeouts may then fall behind by as much, while it hears of the leader.
     pub(super) fn look(&mut self, applied: Index, now: Moment, election_timeout: Duration) {
         let noted = |before: Duration| {
@@ -126,8 +130,9 @@ impl KeepingUp {
 pub(super) struct Removed {
     /// Its own log. For ever: no id is used twice.
     pub(super) by_log: bool,
-    /// A peer said so then, and says it again and again. Its log may be ahead of this one's; or it has a removal that was given up when a
-    /// loss was accepted, and then a leader counts this member in.
+    /// A peer said so then, and says it again and again. Its log may be ahead of this one's; or it
+    /// has a removal that was given up when a loss was accepted, and then a leader counts this
+    /// member in.
     pub(super) by_peer: Option<Moment>,
 }
 
@@ -163,7 +168,8 @@ impl<L: LogRead> Replica<L> {
         }
     }
 
-    /// By what the leader says is committed: its own commit index alone stands still where it waits for a snapshot.
+    /// By what the leader says is committed: its own commit index alone stands still where it waits
+    /// for a snapshot.
     pub(super) fn look_whether_it_keeps_up(&mut self) {
         let timeout = self.config.election_timeout;
         if let Some((at, committed)) = self.consensus.leader_commit() {
@@ -173,7 +179,8 @@ impl<L: LogRead> Replica<L> {
         self.keeping_up.look(self.applied, self.now, timeout);
     }
 
-    /// Whether it is in its cluster no more: its own log says so, or a peer has since the leader was last heard.
+    /// Whether it is in its cluster no more: its own log says so, or a peer has since the leader
+    /// was last heard.
     pub(super) fn is_removed(&self) -> bool {
         let is_news = |told| {
             let heard = self.consensus.leader_commit().map(|(at, _)| at);
@@ -259,7 +266,8 @@ mod tests {
             assert_eq!(first, applied);
         }
 
-        /// Lets a tick pass, and delivers what `network` makes of what is sent. Returns whether the learner is ready then.
+        /// Lets a tick pass, and delivers what `network` makes of what is sent. Returns whether the
+        /// learner is ready then.
         fn tick(&mut self, network: Network) -> bool {
             for member in [&mut self.leader, &mut self.learner] {
                 member.tick();

@@ -246,7 +246,8 @@ fn hear(leader: &mut LoneLeader, followers: &mut [LoneLeader]) {
     }
 }
 
-/// What clients put in a second whose batches of so many keys wait by the thousand keys, in percent of what is applied by then.
+/// What clients put in a second whose batches of so many keys wait by the thousand keys, in percent
+/// of what is applied by then.
 fn used(mut member: Member, clients: u8, keys: u16) -> u64 {
     const SECONDS: u64 = 2;
     for _ in 0..SECONDS * 10_000 {
@@ -261,8 +262,8 @@ fn used(mut member: Member, clients: u8, keys: u16) -> u64 {
     put * 100 / (member.speed.applies * 1_000 * SECONDS)
 }
 
-/// All that might be under way was applied before anybody heard of it, and the applier waited for the disk: two clients' batches were
-/// put at a third of the rate of one's.
+/// All that might be under way was applied before anybody heard of it, and the applier waited for
+/// the disk: two clients' batches were put at a third of the rate of one's.
 #[test]
 fn several_clients_keep_the_applier_as_busy_as_one() {
     for (millis, keys) in [(1, 16), (3, 1), (3, 16), (3, 128), (20, 128)] {
@@ -279,7 +280,8 @@ fn several_clients_keep_the_applier_as_busy_as_one() {
     }
 }
 
-/// The followers are a majority without the leader, whose applier waits for its own disk: how long that takes was left out.
+/// The followers are a majority without the leader, whose applier waits for its own disk: how long
+/// that takes was left out.
 #[test]
 fn a_leader_whose_disk_is_slower_than_those_of_its_followers_keeps_its_applier_busy() {
     for (millis, keys) in [(3, 1), (3, 128), (20, 128)] {
@@ -293,7 +295,8 @@ fn a_leader_whose_disk_is_slower_than_those_of_its_followers_keeps_its_applier_b
     }
 }
 
-/// By the shortest commit, and what was applied at that pace, less and less was under way: a thirtieth of what the applier could do.
+/// By the shortest commit, and what was applied at that pace, less and less was under way: a
+/// thirtieth of what the applier could do.
 #[test]
 fn several_clients_keep_the_applier_busy_where_commits_take_turns_in_being_slow() {
     let speed = Speed {
@@ -307,7 +310,8 @@ fn several_clients_keep_the_applier_busy_where_commits_take_turns_in_being_slow(
     }
 }
 
-/// What was given up was proposed anew when the client had filled up everything again. And it counted as due only then.
+/// What was given up was proposed anew when the client had filled up everything again. And it
+/// counted as due only then.
 #[test]
 fn what_is_due_beside_a_bulk_load_expires_or_is_known_to_be_late() {
     let speed = Speed {
@@ -335,7 +339,8 @@ fn what_is_due_beside_a_bulk_load_expires_or_is_known_to_be_late() {
     assert_eq!(member.expired, 128);
 }
 
-/// They were ended by the hundred, whatever had been applied, and before everybody's turn: nobody else wrote for seconds.
+/// They were ended by the hundred, whatever had been applied, and before everybody's turn: nobody
+/// else wrote for seconds.
 #[test]
 fn clients_write_while_many_sessions_end() {
     const SESSIONS: usize = 200;

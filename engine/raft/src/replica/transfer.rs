@@ -81,8 +81,8 @@ impl<L: LogRead> Replica<L> {
             self.refuse(vec![late.token], error);
         }
         if let Some(to) = self.transfer.as_ref().map(|t| t.to) {
-            // The first attempt is lost on a voter that has not applied its own promotion yet. Asking
-            // again while one is under way changes nothing.
+            // The first attempt is lost on a voter that has not applied its own promotion yet.
+            // Asking again while one is under way changes nothing.
             self.consensus.transfer_leader(to);
         }
     }
@@ -98,7 +98,8 @@ impl<L: LogRead> Replica<L> {
 /// Of those that answer, the one that lacks the least would take over soonest.
 fn successor<'a>(to: Successor, others: impl Iterator<Item = &'a Progress>) -> Option<MemberId> {
     let could = others.filter(|p| p.voter && p.recently_active);
-    // Who is far behind, or waits for a snapshot, does not take over in time, and nothing else is served meanwhile.
+    // Who is far behind, or waits for a snapshot, does not take over in time, and nothing else is
+    // served meanwhile.
     let soonest = |p: &&Progress| {
         let suits = (p.keeps_up, p.fit != Some(false));
         (suits, p.matched, std::cmp::Reverse(p.member))

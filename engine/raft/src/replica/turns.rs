@@ -1,13 +1,16 @@
 //! Whose write is proposed next.
 //!
-//! Entries have one order, and each waits for all before it, as every linearizable read does: whoever has thousands of writes
-//! under way has everybody else wait for thousands, or for as many MiB. So while several clients write, no more is under way than
-//! keeps the member busy ([`super::pace`]). The writes that are left wait here. Clients that wait have equal shares, by what their
-//! writes ask of the member: of two, one with entries of 16 KiB and one with small ones, the second has some sixteen for each of the first
-//! (start-time fair queueing: Goyal, Vin, Cheng, 1996).
+//! Entries have one order, and each waits for all before it, as every linearizable read does:
+//! whoever has thousands of writes under way has everybody else wait for thousands, or for as many
+//! MiB. So while several clients write, no more is under way than keeps the member busy
+//! ([`super::pace`]). The writes that are left wait here. Clients that wait have equal shares, by
+//! what their writes ask of the member: of two, one with entries of 16 KiB and one with small ones,
+//! the second has some sixteen for each of the first (start-time fair queueing: Goyal, Vin, Cheng,
+//! 1996).
 //!
-//! What the leader itself has to do for keys to expire has as much as all clients together: whoever puts keys that
-//! live a millisecond would otherwise have expiry fall behind, or everybody wait for it.
+//! What the leader itself has to do for keys to expire has as much as all clients together: whoever
+//! puts keys that live a millisecond would otherwise have expiry fall behind, or everybody wait for
+//! it.
 
 use super::Replica;
 use super::pace::load;
@@ -20,15 +23,16 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::time::Duration;
 
-/// For so long after its last write a client counts as one that writes: other clients' writes would be under way by the
-/// thousand when its next one comes.
+/// For so long after its last write a client counts as one that writes: other clients' writes would
+/// be under way by the thousand when its next one comes.
 const REMEMBERED: Duration = Duration::from_secs(1);
 
-/// The load that may be under way of a client that writes alone: more than any disk or network needs to be busy, and
-/// what whoever writes less than once in [`REMEMBERED`] has before it.
+/// The load that may be under way of a client that writes alone: more than any disk or network
+/// needs to be busy, and what whoever writes less than once in [`REMEMBERED`] has before it.
 const LONE_LOAD_MAX: u64 = 16 << 20;
 
-/// Of entries that are as large as that two may be under way: with one, batches of a hundred would be applied and committed in turns.
+/// Of entries that are as large as that two may be under way: with one, batches of a hundred would
+/// be applied and committed in turns.
 const TWO: Range<u64> = 64 << 10..256 << 10;
 
 /// Whose writes they are.
@@ -40,8 +44,8 @@ pub(super) enum Writer {
     Client(IpAddr),
 }
 
-/// What the leader's own work waits for its turn at most. It is proposed again after [`EXPIRY_RETRY`], and should not be in the log
-/// twice.
+/// What the leader's own work waits for its turn at most. It is proposed again after
+/// [`EXPIRY_RETRY`], and should not be in the log twice.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(EXPIRY_RETRY.as_secs() * 3 / 4);
 
 /// Writes that wait to be proposed, of each writer in their order.
@@ -49,13 +53,14 @@ pub(super) struct Turns<T> {
     writers: BTreeMap<Writer, Queue<T>>,
     /// Those with writes that wait, each once; the next first.
     round: BTreeMap<Place, Writer>,
-    /// What the writer had had whose turn was last. Whoever begins to wait is as far, at least: what it did not
-    /// ask for is nobody's debt.
+    /// What the writer had had whose turn was last. Whoever begins to wait is as far, at least:
+    /// what it did not ask for is nobody's debt.
     had: u64,
     /// The most that any of them has had.
     most_had: u64,
     places: u64,
-    /// When some of the leader's own work was given up, unless some was proposed since: it comes again, and must find room.
+    /// When some of the leader's own work was given up, unless some was proposed since: it comes
+    /// again, and must find room.
     given_up: Option<Moment>,
 }
 
@@ -106,8 +111,8 @@ impl<T> Turns<T> {
         }
     }
 
-    /// The write whose turn it is, and its load. Those that nobody waits for are dropped, and their writers have had
-    /// nothing.
+    /// The write whose turn it is, and its load. Those that nobody waits for are dropped, and their
+    /// writers have had nothing.
     pub(super) fn next(&mut self, now: Moment, is_gone: impl Fn(&T) -> bool) -> Option<(u64, T)> {
         while let Some(((had, _), writer)) = self.round.pop_first() {
             self.had = had;
@@ -143,7 +148,8 @@ impl<T> Turns<T> {
         self.round.insert((had, self.places), writer);
     }
 
-    /// How many clients' shares it has: the leader's own work as many as there are clients that wait.
+    /// How many clients' shares it has: the leader's own work as many as there are clients that
+    /// wait.
     fn shares_of(&self, writer: Writer) -> u64 {
         match writer {
             Writer::Client(_) => 1,
@@ -162,10 +168,11 @@ impl<T> Turns<T> {
             || self.given_up.is_some_and(comes_again)
     }
 
-    /// Forgets writes that nobody waits for, which would gather behind a disk that hangs, and those who wrote last long
-    /// ago. Called once a tick.
+    /// Forgets writes that nobody waits for, which would gather behind a disk that hangs, and those
+    /// who wrote last long ago. Called once a tick.
     ///
-    /// Who has had more than those that wait stays: else each of many who write much, but seldom, would be before them every time.
+    /// Who has had more than those that wait stays: else each of many who write much, but seldom,
+    /// would be before them every time.
     pub(super) fn forget(&mut self, now: Moment, is_gone: impl Fn(&T) -> bool) {
         for (writer, queue) in &mut self.writers {
             let waited = queue.waiting.len();
@@ -245,7 +252,8 @@ impl<L: LogRead> Replica<L> {
         }
     }
 
-    /// Of the writes that wait, begins as many as may be under way. Whoever does not lead refuses them all at once.
+    /// Of the writes that wait, begins as many as may be under way. Whoever does not lead refuses
+    /// them all at once.
     pub(super) fn take_turns(&mut self, is_gone: &dyn Fn(Token) -> bool) {
         let leads = self.consensus.state().role == Role::Leader;
         if !leads {
@@ -374,7 +382,8 @@ mod tests {
         }
     }
 
-    /// Weighed by their bytes alone, a client's batches of a hundred puts had thirty-seven keys put for each that was expired.
+    /// Weighed by their bytes alone, a client's batches of a hundred puts had thirty-seven keys put
+    /// for each that was expired.
     #[test]
     fn as_many_keys_expire_as_are_put_in_batches() {
         let mut leader = Alone::sharing(64);
@@ -433,7 +442,8 @@ mod tests {
         let milli = |at: u64| Moment(at * 1_000_000);
         let (small, mut small_had) = (from(0), 0);
         let mut turns = Turns::default();
-        // When the next write comes of each of the forty: a little more than a second after the last one was proposed.
+        // When the next write comes of each of the forty: a little more than a second after the
+        // last one was proposed.
         let mut due: Vec<_> = (1_000..1_040).map(Some).collect();
         for at in 1_000..11_000 {
             if at % 100 == 0 {
@@ -488,7 +498,8 @@ mod tests {
         assert!(turns.writers.is_empty());
     }
 
-    /// A leader whose disk hangs proposes none of them for minutes, and its clients try again and again.
+    /// A leader whose disk hangs proposes none of them for minutes, and its clients try again and
+    /// again.
     #[test]
     fn writes_that_nobody_waits_for_are_not_kept() {
         let mut turns = Turns::default();
@@ -507,8 +518,8 @@ mod tests {
         assert_eq!(all(&mut turns), ["awaited", "again"]);
     }
 
-    /// Of a client whose writes are late because it waits, ever more were gone when their turn came, and it waited longer
-    /// because of them.
+    /// Of a client whose writes are late because it waits, ever more were gone when their turn
+    /// came, and it waited longer because of them.
     #[test]
     fn what_nobody_waits_for_is_on_no_clients_account() {
         let mut turns = Turns::default();
@@ -647,7 +658,8 @@ mod tests {
             leader.write_data(1, Bytes::from(vec![0; large]));
         }
         leader.write_data(2, Bytes::from_static(b"small"));
-        // Until there are 64 KiB, with a KiB for each entry; what is not on the disk keeps the rest waiting.
+        // Until there are 64 KiB, with a KiB for each entry; what is not on the disk keeps the rest
+        // waiting.
         assert_eq!(leader.next_bytes(), [large, 5, large, large, large]);
         assert!(leader.next_bytes().is_empty());
     }
@@ -687,7 +699,8 @@ mod tests {
         assert!(next(&mut leader.0.replica.turns).is_none());
     }
 
-    /// It was lost, and whoever had proposed it waited four seconds before it proposed anything else.
+    /// It was lost, and whoever had proposed it waited four seconds before it proposed anything
+    /// else.
     #[test]
     fn what_is_refused_of_the_leaders_own_is_proposed_once_there_is_room() {
         let mut leader = Alone::new();

@@ -1,10 +1,11 @@
 //! In which version this member's commands are written: one that every member reads.
 //!
-//! A member that meets a command above what it reads stops, and no restart helps it. So each says, in every Hello and
-//! every Ack, up to which version it reads commands, and a leader writes no version above the lowest of these: its own,
-//! and those of all members that it knows of, voters and learners. Whoever has said nothing since this process began
-//! reads the oldest only. While a change of members may be in the log that is not applied here, the leader does not know
-//! who will read what it writes, and so writes the oldest version.
+//! A member that meets a command above what it reads stops, and no restart helps it. So each says,
+//! in every Hello and every Ack, up to which version it reads commands, and a leader writes no
+//! version above the lowest of these: its own, and those of all members that it knows of, voters
+//! and learners. Whoever has said nothing since this process began reads the oldest only. While a
+//! change of members may be in the log that is not applied here, the leader does not know who will
+//! read what it writes, and so writes the oldest version.
 
 use super::Replica;
 use crate::consensus::LogRead;
@@ -15,12 +16,14 @@ use dengine_types::MemberId;
 use dengine_types::sync::atomic::{AtomicU8, Ordering};
 use std::collections::BTreeMap;
 
-/// Of so many members is remembered what they said; a cluster has at most 32. Some say it before the log has told of
-/// them, and whoever makes up ids takes no room from those with lower ones, as members have.
+/// Of so many members is remembered what they said; a cluster has at most 32. Some say it before
+/// the log has told of them, and whoever makes up ids takes no room from those with lower ones, as
+/// members have.
 const HEARD_MAX: usize = 64;
 
-/// In which version commands are to be encoded at present. The replica writes it, any thread reads it; a command that
-/// comes to the replica in a version that is too new by then is written anew there.
+/// In which version commands are to be encoded at present. The replica writes it, any thread reads
+/// it; a command that comes to the replica in a version that is too new by then is written anew
+/// there.
 #[derive(Debug)]
 pub struct CommandGate(AtomicU8);
 
@@ -55,9 +58,9 @@ pub enum Announcement {
     Ack,
 }
 
-/// What one member said last, each way. What it answers counts, for it was called where the log says that it is. Until then
-/// it counts what somebody said who called as that member: it may be anybody, who must not be able to hold back
-/// for ever what all members read.
+/// What one member said last, each way. What it answers counts, for it was called where the log
+/// says that it is. Until then it counts what somebody said who called as that member: it may be
+/// anybody, who must not be able to hold back for ever what all members read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
     hello: Option<CommandVersion>,
@@ -176,12 +179,14 @@ mod tests {
     const V2: CommandVersion = CommandVersion::OLDEST;
     const V3: CommandVersion = CommandVersion::V3;
 
-    /// Up to which version a release reads changes of members whose newest commands are of this version.
+    /// Up to which version a release reads changes of members whose newest commands are of this
+    /// version.
     fn reads_changes_up_to(version: CommandVersion) -> u8 {
         match version.number() {
             2 | 3 => 1,
             new => panic!(
-                "up to which version of membership changes does a release read that reads commands up to {new}? Add it here"
+                "up to which version of membership changes does a release read that reads commands \
+                 up to {new}? Add it here"
             ),
         }
     }
@@ -284,8 +289,9 @@ mod tests {
         leader.check(V3);
     }
 
-    /// Nothing asks in which version a change is to be encoded, for there is only one. Whoever raises `CHANGE_VERSION` has
-    /// `MembershipChange::encode` take [`Replica::command_version`], as that of commands does, and write no more than what goes with it.
+    /// Nothing asks in which version a change is to be encoded, for there is only one. Whoever
+    /// raises `CHANGE_VERSION` has `MembershipChange::encode` take [`Replica::command_version`], as
+    /// that of commands does, and write no more than what goes with it.
     #[test]
     fn changes_of_members_are_written_in_a_version_that_every_member_reads() {
         for reads_max in CommandVersion::ALL {
@@ -301,7 +307,8 @@ mod tests {
             for (version, reader) in versions.iter().zip([CommandVersion::CURRENT, reads_max]) {
                 assert!(
                     *version <= reads_changes_up_to(reader),
-                    "a change of version {version} stops members that read commands up to {reader}: see docs/upgrades.md"
+                    "a change of version {version} stops members that read commands up to \
+                     {reader}: see docs/upgrades.md"
                 );
             }
         }

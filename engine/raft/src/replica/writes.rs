@@ -1,4 +1,5 @@
-//! Writes that were asked for together, and wait together: one place to wait and one timer, however many they are.
+//! Writes that were asked for together, and wait together: one place to wait and one timer, however
+//! many they are.
 
 use super::error::RequestError;
 use crate::answers::Held;
@@ -40,8 +41,8 @@ enum Place {
 }
 
 impl WriteAnswers {
-    /// As many replies as there are writes, and where their answers come out. With `held`, answers that it has no room
-    /// for come without their pairs.
+    /// As many replies as there are writes, and where their answers come out. With `held`, answers
+    /// that it has no room for come without their pairs.
     pub fn of(writes: usize, held: Option<Held>) -> (impl Iterator<Item = WriteReply>, Self) {
         let answers = Arc::new(Mutex::new(Answers {
             places: (0..writes).map(|_| Place::Open).collect(),
@@ -60,7 +61,8 @@ impl WriteAnswers {
         (replies, own)
     }
 
-    /// What there is now, and what counts its bytes. Those without an answer come to what `unknown` says.
+    /// What there is now, and what counts its bytes. Those without an answer come to what `unknown`
+    /// says.
     pub fn take(
         self,
         mut unknown: impl FnMut() -> RequestError,

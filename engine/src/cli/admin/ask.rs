@@ -1,6 +1,7 @@
 //! Reaching the members of a cluster, by any of its addresses.
 
-use std::{future::Future, time::Duration};
+use std::future::Future;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use dengine_client::{AdminClient, AdminOptions, Error};
@@ -134,8 +135,8 @@ impl Cluster {
         named.collect()
     }
 
-    /// The same for calls that the port of clients refuses. A member may serve them where only those on its machine reach it, which it
-    /// tells nobody: whoever named that endpoint is there.
+    /// The same for calls that the port of clients refuses. A member may serve them where only
+    /// those on its machine reach it, which it tells nobody: whoever named that endpoint is there.
     pub(super) async fn admin_places(&self, members: Option<&MembersResponse>) -> Vec<Place> {
         let mut places = self.places(members);
         let Some(cluster) = members.map(|it| it.cluster_id) else {
@@ -159,7 +160,8 @@ impl Cluster {
         places
     }
 
-    /// Who answers at an endpoint. The connection stays with that one: the next may lead to another, as behind a Service.
+    /// Who answers at an endpoint. The connection stays with that one: the next may lead to
+    /// another, as behind a Service.
     async fn introduced<'a>(
         &self,
         endpoint: &'a String,

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::ask::Cluster;
-use crate::cli::{EXIT_OK, say, table::table};
+use crate::cli::table::table;
+use crate::cli::{EXIT_OK, say};
 
 /// Pause before a learner that was not caught up is promoted again.
 const CATCH_UP_PAUSE: Duration = Duration::from_millis(300);
@@ -19,8 +20,8 @@ const CATCH_UP_PAUSE: Duration = Duration::from_millis(300);
 pub(super) enum MembersCommand {
     /// List the members, with the leader's view of each.
     List,
-    /// Add a running `dengine serve` with an empty data directory as a learner: it gets all data and
-    /// does not vote.
+    /// Add a running `dengine serve` with an empty data directory as a learner: it gets all data
+    /// and does not vote.
     ///
     /// With --promote, also waits until it has caught up and makes it a voter.
     AddLearner {
@@ -45,8 +46,8 @@ pub(super) enum MembersCommand {
     },
     /// Replace a member, dead or alive, by a running `dengine serve` with an empty data directory.
     ///
-    /// Adds the newcomer, waits until it has caught up, makes it a voter, and then removes the old one. Safe to
-    /// run again if it was interrupted.
+    /// Adds the newcomer, waits until it has caught up, makes it a voter, and then removes the old
+    /// one. Safe to run again if it was interrupted.
     Replace {
         /// Id of the member to remove.
         member: u64,
@@ -83,7 +84,9 @@ pub(super) async fn run(
             let id = add(cluster, &endpoint).await?;
             promote_when_ready(cluster, id).await.with_context(|| {
                 format!(
-                    "member {id}, the newcomer, may not vote yet, and member {member} is still there: run this again, or remove the newcomer (`dengine admin members remove {id}`)"
+                    "member {id}, the newcomer, may not vote yet, and member {member} is still \
+                     there: run this again, or remove the newcomer (`dengine admin members remove \
+                     {id}`)"
                 )
             })?;
             remove(cluster, member).await?;
@@ -102,7 +105,8 @@ pub(super) async fn run(
 fn check_replaceable(known: &MembersResponse, member: u64) -> anyhow::Result<()> {
     if known.leader_id == member {
         bail!(
-            "member {member} leads: hand leadership over first (`dengine admin transfer ID`), then run this again"
+            "member {member} leads: hand leadership over first (`dengine admin transfer ID`), then \
+             run this again"
         );
     }
     Ok(())
@@ -125,7 +129,8 @@ async fn add(cluster: &Cluster, endpoint: &str) -> anyhow::Result<u64> {
     let listed = members(&known).any(|it| it.folder_id == status.folder_id);
     if status.lifecycle() == Lifecycle::Running && !listed {
         bail!(
-            "{endpoint} is member {} of cluster {} already, or was removed from this one: start it with an empty --data-dir",
+            "{endpoint} is member {} of cluster {} already, or was removed from this one: start it \
+             with an empty --data-dir",
             status.member_id,
             status.cluster_id
         );

@@ -17,8 +17,8 @@ use self::ask::Cluster;
 /// What `dengine admin` takes.
 #[derive(Debug, Args)]
 pub(super) struct AdminArgs {
-    /// Admin addresses of members of the cluster, comma-separated, or their client addresses. One that answers is
-    /// enough: it names the others.
+    /// Admin addresses of members of the cluster, comma-separated, or their client addresses. One
+    /// that answers is enough: it names the others.
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -30,7 +30,12 @@ pub(super) struct AdminArgs {
     endpoints: Vec<String>,
 
     /// Longest time for the whole command, in seconds.
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..), global = true)]
+    #[arg(
+        long,
+        default_value_t = 30,
+        value_parser = clap::value_parser!(u64).range(1..),
+        global = true,
+    )]
     timeout_s: u64,
 
     /// Answer as JSON, for programs.
@@ -45,10 +50,11 @@ pub(super) struct AdminArgs {
 enum AdminCommand {
     /// Where every member stands: role, term, indexes, revision, sizes, lag.
     ///
-    /// Works without a leader too: it then shows the members that were named with --endpoints. LAST, COMMIT
-    /// and APPLIED are the member's own raw indexes of the log; LAG counts the entries that the leader
-    /// holds and the member has not acknowledged. READS is the newest version of commands that the member's program
-    /// reads; the first line says in which the leader writes them, which is one that all members read.
+    /// Works without a leader too: it then shows the members that were named with --endpoints.
+    /// LAST, COMMIT and APPLIED are the member's own raw indexes of the log; LAG counts the entries
+    /// that the leader holds and the member has not acknowledged. READS is the newest version of
+    /// commands that the member's program reads; the first line says in which the leader writes
+    /// them, which is one that all members read.
     Status,
     /// List the members, and add, promote, remove or replace one.
     #[command(subcommand)]
@@ -71,7 +77,8 @@ enum AdminCommand {
     ///
     /// Reads all data of every member. Exits 1 if two of them differ.
     Hash,
-    /// Say whether the cluster serves; exits 0 if it has a leader and every voter is healthy, else 1.
+    /// Say whether the cluster serves; exits 0 if it has a leader and every voter is healthy,
+    /// else 1.
     Health,
 }
 

@@ -10,17 +10,16 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
 
 use super::ask::{Asked, Cluster};
-use crate::cli::{
-    EXIT_FAILED, EXIT_OK, say,
-    table::{bytes, table, unknown},
-};
+use crate::cli::table::{bytes, table, unknown};
+use crate::cli::{EXIT_FAILED, EXIT_OK, say};
 
 /// Sessions that are being ended at a time; they share the log's syncs.
 const CLOSED_AT_ONCE: usize = 64;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SessionsCommand {
-    /// List them: time to live, the log entry that used each last, what is kept for it, and where it was opened from.
+    /// List them: time to live, the log entry that used each last, what is kept for it, and where
+    /// it was opened from.
     ///
     /// Where from is what the member remembers through which it was opened, until it starts again.
     List,
@@ -77,7 +76,8 @@ async fn close(cluster: &Cluster, which: CloseArgs, as_json: bool) -> anyhow::Re
                 .collect();
             if ids.is_empty() {
                 bail!(
-                    "no open session is known to be opened from {from}; see `dengine admin sessions list`"
+                    "no open session is known to be opened from {from}; see `dengine admin \
+                     sessions list`"
                 );
             }
             ids
@@ -120,7 +120,8 @@ impl View {
         Self::merged(asked)
     }
 
-    /// The list of the member that has come farthest; each knows the addresses of its own clients only.
+    /// The list of the member that has come farthest; each knows the addresses of its own clients
+    /// only.
     fn merged(asked: Vec<Asked<SessionsResponse>>) -> anyhow::Result<Self> {
         let (mut answers, mut errors) = (Vec::new(), Vec::new());
         for Asked {

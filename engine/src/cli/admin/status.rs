@@ -4,10 +4,8 @@ use dengine_protocol::v1::{MembersResponse, Role, StatusResponse};
 use serde_json::{Value, json};
 
 use super::ask::{Asked, Cluster};
-use crate::cli::{
-    EXIT_FAILED, EXIT_OK, say,
-    table::{bytes, table, unknown},
-};
+use crate::cli::table::{bytes, table, unknown};
+use crate::cli::{EXIT_FAILED, EXIT_OK, say};
 
 /// What is known of the cluster and of each member.
 struct View {
@@ -184,26 +182,31 @@ fn problem(asked: &Asked<StatusResponse>) -> Option<String> {
     };
     Some(if status.removed && asked.member.is_none() {
         format!(
-            "{name} was removed from its cluster: end it, and to have it join again as a new member, start it with an empty --data-dir"
+            "{name} was removed from its cluster: end it, and to have it join again as a new \
+             member, start it with an empty --data-dir"
         )
     } else if status.removed {
         format!(
-            "{name} takes itself for removed, while the leader lists it: ask again, and if that stays, start it again"
+            "{name} takes itself for removed, while the leader lists it: ask again, and if that \
+             stays, start it again"
         )
     } else if status.stalled {
         format!("{name} writes nothing: its disk hangs or is full")
     } else if status.snapshot_lacks_bytes > 0 {
         format!(
-            "{name} lacks {} MiB of space for the snapshot without which it can't catch up: give it a larger volume",
+            "{name} lacks {} MiB of space for the snapshot without which it can't catch up: give \
+             it a larger volume",
             status.snapshot_lacks_bytes.div_ceil(1 << 20)
         )
     } else if !status.ready && voter {
         format!(
-            "{name} is not ready: it has no contact with a leader or is catching up; its log says more"
+            "{name} is not ready: it has no contact with a leader or is catching up; its log says \
+             more"
         )
     } else if status.low_on_space {
         format!(
-            "{name} is low on space: while it leads, writes that need some are refused; delete keys or give it a larger volume"
+            "{name} is low on space: while it leads, writes that need some are refused; delete \
+             keys or give it a larger volume"
         )
     } else {
         return None;

@@ -8,10 +8,8 @@ use dengine_protocol::v1::HashResponse;
 use serde_json::{Value, json};
 
 use super::ask::{Asked, Cluster};
-use crate::cli::{
-    EXIT_FAILED, EXIT_OK, say,
-    table::{bytes, table, unknown},
-};
+use crate::cli::table::{bytes, table, unknown};
+use crate::cli::{EXIT_FAILED, EXIT_OK, say};
 
 /// Hands leadership over.
 pub(super) async fn transfer(cluster: &Cluster, member: u64, as_json: bool) -> anyhow::Result<u8> {
@@ -24,7 +22,8 @@ pub(super) async fn transfer(cluster: &Cluster, member: u64, as_json: bool) -> a
     match target {
         None => bail!("there is no member {member}; see `dengine admin members list`"),
         Some(target) if !target.voter => bail!(
-            "member {member} is a learner and can't lead; promote it first (`dengine admin members promote {member}`)"
+            "member {member} is a learner and can't lead; promote it first (`dengine admin members \
+             promote {member}`)"
         ),
         Some(_) => {}
     }
@@ -97,7 +96,8 @@ pub(super) async fn hash(cluster: &Cluster, as_json: bool) -> anyhow::Result<u8>
     let answers = asked.iter().filter_map(|it| it.answer.as_ref().ok());
     if let Some(index) = first_difference(answers) {
         bail!(
-            "members hold different states at index {index}: keep all folders as they are, and report it; this must never happen"
+            "members hold different states at index {index}: keep all folders as they are, and \
+             report it; this must never happen"
         );
     }
     outcome(&asked)

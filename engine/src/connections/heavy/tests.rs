@@ -1,4 +1,5 @@
-//! What sources have in each period is made up here, in milliseconds: nothing depends on how fast the machine is.
+//! What sources have in each period is made up here, in milliseconds: nothing depends on how fast
+//! the machine is.
 
 use super::*;
 
@@ -34,7 +35,8 @@ impl Model {
         self.sources.iter().map(Demand::is_heavy).collect()
     }
 
-    /// In one period they had so much of a processor, and their turns lasted so long; who is heavy in the next.
+    /// In one period they had so much of a processor, and their turns lasted so long; who is heavy
+    /// in the next.
     fn period<const N: usize>(&mut self, had: [(u32, u32); N]) -> [bool; N] {
         for (source, (worked, lasted)) in had.into_iter().enumerate() {
             self.count(source, worked.into(), lasted.into());
@@ -72,7 +74,8 @@ fn who_has_clearly_more_than_others_is_heavy_for_as_long() {
     assert_eq!(lull, [true, false], "of one period alone nothing follows");
 }
 
-/// It was let go whenever the threads of whoever is heavy got too little of a processor, and had as much as all others again.
+/// It was let go whenever the threads of whoever is heavy got too little of a processor, and had as
+/// much as all others again.
 #[test]
 fn who_is_heavy_and_waits_for_a_processor_stays_heavy() {
     let mut model = Model::of(2, 1);
@@ -84,7 +87,8 @@ fn who_is_heavy_and_waits_for_a_processor_stays_heavy() {
     assert_eq!(model.period([(0, 0); 2]), [true, false]);
 }
 
-/// While the state was compacted it was let go once a second, and everybody else waited until it was heavy again.
+/// While the state was compacted it was let go once a second, and everybody else waited until it
+/// was heavy again.
 #[test]
 fn who_is_heavy_and_gets_little_stays_heavy_and_nobody_else_becomes_it() {
     let mut model = Model::of(2, 1);
@@ -97,8 +101,8 @@ fn who_is_heavy_and_gets_little_stays_heavy_and_nobody_else_becomes_it() {
     assert_eq!(model.periods(8, [30, 35]), [false; 2]);
 }
 
-/// Beside a third one who asked for next to nothing it had more than they had on average, and was served as whoever is heavy is: it
-/// waited for a quarter of a second.
+/// Beside a third one who asked for next to nothing it had more than they had on average, and was
+/// served as whoever is heavy is: it waited for a quarter of a second.
 #[test]
 fn who_asks_for_little_is_not_heavy_because_somebody_asks_for_less() {
     let mut model = Model::of(3, 1);
@@ -119,8 +123,8 @@ fn who_is_alone_is_never_heavy() {
     }
 }
 
-/// Whoever waits is there only while it waits: in most periods nobody seemed to be, and what had the threads to itself was heavy in one of
-/// five.
+/// Whoever waits is there only while it waits: in most periods nobody seemed to be, and what had
+/// the threads to itself was heavy in one of five.
 #[test]
 fn who_asks_for_much_stays_heavy_beside_somebody_who_calls_once_a_second() {
     let mut model = Model::of(2, 2);
@@ -147,8 +151,8 @@ fn who_has_asked_for_nothing_lately_is_nobody() {
     assert_eq!(model.ledger.accounts.len(), 1);
 }
 
-/// In a row, each for so many periods, then nobody for so many: the part of their time in which they are not heavy. In each period somebody asks
-/// for little.
+/// In a row, each for so many periods, then nobody for so many: the part of their time in which
+/// they are not heavy. In each period somebody asks for little.
 fn unnoticed(sources: usize, on: u32, off: u32) -> f64 {
     const TURNS: u32 = 38;
     let mut model = Model::of(sources + 1, 2);
@@ -168,8 +172,8 @@ fn unnoticed(sources: usize, on: u32, off: u32) -> f64 {
     f64::from(unnoticed) / f64::from(turns)
 }
 
-/// It became heavy with its first turn of the next period, if somebody was there in that one: who had the threads every third period, or in turns with others,
-/// never was.
+/// It became heavy with its first turn of the next period, if somebody was there in that one: who
+/// had the threads every third period, or in turns with others, never was.
 #[test]
 fn whoever_takes_the_threads_is_heavy_soon_whatever_it_did_before() {
     for (sources, on, off) in [
@@ -197,7 +201,8 @@ fn whoever_takes_the_threads_is_heavy_soon_whatever_it_did_before() {
     }
 }
 
-/// So many that want as much as one another have two processors, but for what others want. Who is heavy after two seconds.
+/// So many that want as much as one another have two processors, but for what others want. Who is
+/// heavy after two seconds.
 fn beside(equals: usize, others: &[f64]) -> Vec<bool> {
     let mut model = Model::of(equals + others.len(), 2);
     let each = (190.0 - others.iter().sum::<f64>()) / equals as f64;

@@ -1,21 +1,18 @@
-//! Session reads that wait for this member to catch up: how many there may be, and what tells them of a new revision.
+//! Session reads that wait for this member to catch up: how many there may be, and what tells them
+//! of a new revision.
 //!
-//! What they wait for may never come. So no client has all places to wait, and a write wakes only those who waited for it,
-//! however many wait for others ([`RevisionWaits`]).
+//! What they wait for may never come. So no client has all places to wait, and a write wakes only
+//! those who waited for it, however many wait for others ([`RevisionWaits`]).
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dengine_kv::revision_waits::RevisionWaits;
 use dengine_types::Revision;
 use tokio::sync::watch;
 
-use crate::{
-    connections::{Share, Source},
-    node::NodeStatus,
-};
+use crate::connections::{Share, Source};
+use crate::node::NodeStatus;
 
 /// All that wait.
 pub(super) struct SessionReads {
@@ -31,7 +28,8 @@ pub(super) struct Waiting<'a> {
 }
 
 impl SessionReads {
-    /// So many at a time. Wakes them as the member's revision moves on, until that ends; nobody waits on a member that was removed.
+    /// So many at a time. Wakes them as the member's revision moves on, until that ends; nobody
+    /// waits on a member that was removed.
     pub(super) fn start(
         limit: usize,
         revision: watch::Receiver<Revision>,
@@ -110,7 +108,8 @@ impl Drop for Waiting<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::IpAddr, time::Duration};
+    use std::net::IpAddr;
+    use std::time::Duration;
 
     use tokio::time::timeout;
 
@@ -164,7 +163,8 @@ mod tests {
         assert!(!reached, "the member has ended");
     }
 
-    /// What they wait for may never come, and they kept the member from ending for as long as they may wait.
+    /// What they wait for may never come, and they kept the member from ending for as long as they
+    /// may wait.
     #[tokio::test]
     async fn nobody_waits_on_a_member_that_was_removed() {
         let (_revision, now) = watch::channel(Revision(1));

@@ -1,10 +1,13 @@
 //! The `Kv` service.
 //!
-//! - [`writes`]: what changes something. [`range_writes`]: what has all others wait for it. [`reads`]: how fresh a read is, and the reading.
-//! - [`catch_up`]: session reads that wait. [`pipeline`]: many calls over one stream. [`header`]: where and when an answer was made.
+//! - [`writes`]: what changes something. [`range_writes`]: what has all others wait for
+//!   it. [`reads`]: how fresh a read is, and the reading.
+//! - [`catch_up`]: session reads that wait. [`pipeline`]: many calls over one stream. [`header`]:
+//!   where and when an answer was made.
 //! - [`openers`]: whose sessions are open.
 //!
-//! What requests mean as commands and queries, and outcomes as answers, is in `dengine_protocol::checks`.
+//! What requests mean as commands and queries, and outcomes as answers, is in
+//! `dengine_protocol::checks`.
 
 mod catch_up;
 pub(super) mod header;
@@ -16,45 +19,43 @@ mod reads;
 mod tests;
 mod writes;
 
-use std::{net::IpAddr, sync::Arc, time::Instant};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
 
 use dengine_kv::RANGE_VISIT_KEYS_MAX;
 use dengine_protocol::checks::{Mutation, RequestLimits};
-use dengine_protocol::{
-    kv_calls,
-    v1::{self, OpenSessionRequest, OpenSessionResponse, PipelineRequest, kv_server::Kv},
-};
+use dengine_protocol::kv_calls;
+use dengine_protocol::v1::kv_server::Kv;
+use dengine_protocol::v1::{self, OpenSessionRequest, OpenSessionResponse, PipelineRequest};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::{
-    catch_up::SessionReads, header::Headers, openers::Openers, pipeline::Pipeline, reads::Read,
-};
-use super::{
-    aside::Aside,
-    bodies::{too_many_streams, waits_until},
-    forward::{Forwarder, Origin},
-    gate::{Gate, Kind},
-    turns::Turns,
-};
-use crate::{
-    config::Limits,
-    connections::{Connection, OnConnection, Share, Source},
-    memory::{self, Use},
-    node::{
-        Node,
-        answers::{AnswerBudget, Held},
-    },
-};
+use self::catch_up::SessionReads;
+use self::header::Headers;
+use self::openers::Openers;
+use self::pipeline::Pipeline;
+use self::reads::Read;
+use super::aside::Aside;
+use super::bodies::{too_many_streams, waits_until};
+use super::forward::{Forwarder, Origin};
+use super::gate::{Gate, Kind};
+use super::turns::Turns;
+use crate::config::Limits;
+use crate::connections::{Connection, OnConnection, Share, Source};
+use crate::memory::{self, Use};
+use crate::node::Node;
+use crate::node::answers::{AnswerBudget, Held};
 
-/// Writes that visit ranges, on their way at once. While one is applied every other write waits. Half of them may be of one
-/// address.
+/// Writes that visit ranges, on their way at once. While one is applied every other write waits.
+/// Half of them may be of one address.
 const RANGE_WRITES_MAX: usize = 4;
-/// One that visits more keys, or KiB of them, than this, which takes some 3 ms, has its address rest before the next one while
-/// others write, too.
+/// One that visits more keys, or KiB of them, than this, which takes some 3 ms, has its address
+/// rest before the next one while others write, too.
 const RANGE_WRITE_KEYS: usize = 1 << 13;
-/// One whose ranges hold more keys that are gone than this, and that no bound of commands counts, is refused.
+/// One whose ranges hold more keys that are gone than this, and that no bound of commands counts,
+/// is refused.
 const GONE_KEYS_MAX: usize = RANGE_VISIT_KEYS_MAX;
 
 /// Serves `Kv` from a node.
@@ -65,15 +66,16 @@ pub(super) struct KvService {
 /// What serving a call takes.
 struct Serving {
     node: Node,
-    /// For what a client must not have done on its own threads, which may be nicer than all others: while it holds what
-    /// others wait for.
+    /// For what a client must not have done on its own threads, which may be nicer than all others:
+    /// while it holds what others wait for.
     threads: Handle,
     limits: Limits,
     request_limits: RequestLimits,
     forwarder: Forwarder,
     gate: Gate,
     answers: AnswerBudget,
-    /// Where reads are made that take long, and places of those that wait for this member to catch up.
+    /// Where reads are made that take long, and places of those that wait for this member to catch
+    /// up.
     aside: Aside,
     session_reads: SessionReads,
     openers: Openers,
@@ -87,8 +89,8 @@ struct Serving {
 type Answer<T> = Result<Response<T>, Status>;
 
 impl KvService {
-    /// Serves within `limits`; once `stop` is cancelled, streams end as soon as their clients agree. Within the runtime whose
-    /// threads nobody is served by alone.
+    /// Serves within `limits`; once `stop` is cancelled, streams end as soon as their clients
+    /// agree. Within the runtime whose threads nobody is served by alone.
     pub(super) fn new(
         node: Node,
         limits: Limits,
@@ -126,7 +128,8 @@ impl KvService {
         }
     }
 
-    /// How many bytes are held for a client: of its writes that wait, and of its answers that it has not read.
+    /// How many bytes are held for a client: of its writes that wait, and of its answers that it
+    /// has not read.
     pub(super) fn held(&self) -> impl Fn(IpAddr) -> usize + Send + Sync + use<> {
         // Whoever asks must keep no member from ending.
         let serving = Arc::downgrade(&self.serving);

@@ -1,22 +1,22 @@
 //! Whose sessions are open: of a cluster's 10,000 no client takes all.
 //!
-//! Each member counts those that were opened through it, by the address that they were asked for from. It knows how many are open
-//! in all, for each is in its state. What it does not know is what the same client has opened through other members, or
-//! through this one before it started: so a client may have half of what no other has through one member, half of what is
-//! then left through the next, and so on. All it can't have. What a member passes on to the leader counts there for
+//! Each member counts those that were opened through it, by the address that they were asked for
+//! from. It knows how many are open in all, for each is in its state. What it does not know is what
+//! the same client has opened through other members, or through this one before it started: so a
+//! client may have half of what no other has through one member, half of what is then left through
+//! the next, and so on. All it can't have. What a member passes on to the leader counts there for
 //! that member, which may have eight ninths, for it has counted its own clients already.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
-};
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use dengine_kv::SESSIONS_MAX;
 use dengine_types::{Index, SessionId};
 
-use crate::{connections::Share, server::forward::Origin};
+use crate::connections::Share;
+use crate::server::forward::Origin;
 
 /// How long it is not looked again which of the sessions have ended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -44,7 +44,8 @@ pub(super) struct OpenNow {
     pub(super) sessions: BTreeSet<SessionId>,
 }
 
-/// The right to look which sessions have ended: one has it at a time. Given back when this is dropped.
+/// The right to look which sessions have ended: one has it at a time. Given back when this is
+/// dropped.
 #[derive(Debug)]
 pub(super) struct Look(Openers);
 
@@ -71,7 +72,8 @@ impl Openers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more session of `from`, if of so many that are open it has fewer than it may, as far as is known.
+    /// A place for one more session of `from`, if of so many that are open it has fewer than it
+    /// may, as far as is known.
     pub(super) fn open(
         &self,
         from: IpAddr,
@@ -99,8 +101,9 @@ impl Openers {
         })
     }
 
-    /// Whether it is to be looked which sessions have ended: because somebody was refused, or too many are known. That reads
-    /// all of them, so it is done now and then, by one at a time, and not here.
+    /// Whether it is to be looked which sessions have ended: because somebody was refused, or too
+    /// many are known. That reads all of them, so it is done now and then, by one at a time, and
+    /// not here.
     pub(super) fn look(&self, refused: bool) -> Option<Look> {
         let mut known = self.lock();
         let wanted = refused || known.sessions.len() > KNOWN_MAX;
@@ -136,8 +139,8 @@ impl Drop for Look {
     }
 }
 
-/// What becomes of a place that was asked for before it was looked which sessions have ended, by what the look came to. Who has one
-/// needs no look; who has none asks once more behind it.
+/// What becomes of a place that was asked for before it was looked which sessions have ended, by
+/// what the look came to. Who has one needs no look; who has none asks once more behind it.
 ///
 /// # Errors
 /// Nobody could look, and there was no place.
@@ -195,7 +198,8 @@ impl Drop for Opening {
 
 #[cfg(test)]
 mod tests {
-    use dengine_kv::{Command, Outcome, Request, StateMachine, store::MemoryStore};
+    use dengine_kv::store::MemoryStore;
+    use dengine_kv::{Command, Outcome, Request, StateMachine};
     use dengine_types::{Entry, EntryKind, Term};
 
     use super::*;
@@ -288,7 +292,8 @@ mod tests {
         assert_eq!(address, IpAddr::from([10, 0, 0, 1]));
     }
 
-    /// Clients of a member that passes their calls on are many, and it may be a client that says that it is a member.
+    /// Clients of a member that passes their calls on are many, and it may be a client that says
+    /// that it is a member.
     #[test]
     fn a_member_may_have_more_and_still_not_all() {
         let mut cluster = Cluster::new();
@@ -298,7 +303,8 @@ mod tests {
         assert_eq!(cluster.openers.client_of(passed_on[0]), None);
     }
 
-    /// It was refused for want of a turn among the long reads, whatever the place that was found for it.
+    /// It was refused for want of a turn among the long reads, whatever the place that was found
+    /// for it.
     #[test]
     fn a_session_with_a_place_is_opened_though_nobody_could_look_which_have_ended() {
         let openers = Openers::default();

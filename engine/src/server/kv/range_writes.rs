@@ -1,28 +1,25 @@
-//! Writes that visit ranges: they have every other write wait while they are applied, so each takes a turn, and who had others
-//! wait for long rests before the next one.
+//! Writes that visit ranges: they have every other write wait while they are applied, so each takes
+//! a turn, and who had others wait for long rests before the next one.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use dengine_kv as kv;
 
 use dengine_kv::CommandVersion;
-use dengine_protocol::checks::{
-    Mutation,
-    status::{read_status, refusal_status},
-};
+use dengine_protocol::checks::Mutation;
+use dengine_protocol::checks::status::{read_status, refusal_status};
 use futures::future::join_all;
-use tokio::{sync::oneshot, time::timeout};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tonic::Status;
 
 use super::{Caller, GONE_KEYS_MAX, RANGE_WRITE_KEYS, Serving};
-use crate::{
-    connections::{Source, one_client},
-    node::answers::Held,
-    server::{aside::Waiting, forward::Origin, turns::Turn},
-};
+use crate::connections::{Source, one_client};
+use crate::node::answers::Held;
+use crate::server::aside::Waiting;
+use crate::server::forward::Origin;
+use crate::server::turns::Turn;
 
 /// For the addresses of members, by their names.
 const LOOK_UP_PATIENCE: Duration = Duration::from_secs(1);
@@ -45,8 +42,8 @@ impl Cost {
         others_waited: false,
     };
 
-    /// How long is long enough after it: less than one in two hundred calls of others waits for such a write. One that visits
-    /// fewer than [`RANGE_WRITE_KEYS`] is short enough.
+    /// How long is long enough after it: less than one in two hundred calls of others waits for
+    /// such a write. One that visits fewer than [`RANGE_WRITE_KEYS`] is short enough.
     fn rest(self) -> Option<Duration> {
         /// Visiting a key takes 0.4 µs, and deleting it three.
         const FOR_EACH_KEY: Duration = Duration::from_micros(200);
@@ -63,7 +60,9 @@ impl Serving {
         let waiting = self.gate.wait(bytes, source);
         let _waiting = waiting.ok_or_else(|| {
             Status::resource_exhausted(
-                "the writes of ranges that wait for their turn hold as many bytes as they may, or those of your address do; nothing was changed: send fewer at once, or smaller ones",
+                "the writes of ranges that wait for their turn hold as many bytes as they may, or \
+                 those of your address do; nothing was changed: send fewer at once, or smaller \
+                 ones",
             )
         })?;
         let whose = Some(source.address());
@@ -71,16 +70,21 @@ impl Serving {
         turn.await.map_err(|_| {
             let at_once = self.range_writes.limit();
             Status::unavailable(format!(
-                "this member has {at_once} writes of ranges under way at a time, fewer for one address, and none for a while after one that visited {RANGE_WRITE_KEYS} keys or more while others waited; the turn of this one did not come in time, and nothing was changed: send fewer at once, or of smaller ranges, or try again"
+                "this member has {at_once} writes of ranges under way at a time, fewer for one \
+                 address, and none for a while after one that visited {RANGE_WRITE_KEYS} keys or \
+                 more while others waited; the turn of this one did not come in time, and nothing \
+                 was changed: send fewer at once, or of smaller ranges, or try again"
             ))
         })
     }
 
-    /// How many keys its ranges hold that are gone and have to be stepped over, as far as this member is the one to order it.
-    /// Refuses what no bound of commands refuses when it is applied: too many of them, and too many of all keys while a
-    /// member has not announced that it reads commands with a bound.
+    /// How many keys its ranges hold that are gone and have to be stepped over, as far as this
+    /// member is the one to order it. Refuses what no bound of commands refuses when it is applied:
+    /// too many of them, and too many of all keys while a member has not announced that it reads
+    /// commands with a bound.
     ///
-    /// Not [aside](crate::server::aside): there it would wait behind every long read, with its turn in hand.
+    /// Not [aside](crate::server::aside): there it would wait behind every long read, with its turn
+    /// in hand.
     async fn survey(&self, command: &kv::Command) -> Result<u64, Status> {
         let status = self.node.status();
         if self.node.other_leader().is_some() {
@@ -107,9 +111,10 @@ impl Serving {
         Ok(found.gone as u64)
     }
 
-    /// Has it [ordered](Self::order) in a turn, after which its client rests if others waited long for it. Whether that one
-    /// stays or leaves: what is proposed is applied, and who leaves early would have any number of them applied. On threads of
-    /// all: others want the turn back soon, and one that is given must not wait for threads that are nicer.
+    /// Has it [ordered](Self::order) in a turn, after which its client rests if others waited long
+    /// for it. Whether that one stays or leaves: what is proposed is applied, and who leaves early
+    /// would have any number of them applied. On threads of all: others want the turn back soon,
+    /// and one that is given must not wait for threads that are nicer.
     ///
     /// # Errors
     /// Its turn did not come, or it would take too long; nothing was changed.
@@ -188,8 +193,8 @@ impl Serving {
         }
     }
 
-    /// Whether a member has passed it on, which has its client rest. Whoever says that it is a member has to have the
-    /// address of one, as far as these are known.
+    /// Whether a member has passed it on, which has its client rest. Whoever says that it is a
+    /// member has to have the address of one, as far as these are known.
     async fn is_for_another(&self, caller: &Caller) -> bool {
         if caller.origin == Origin::Client {
             return false;
@@ -210,6 +215,8 @@ impl Serving {
 
 fn too_many_gone() -> Status {
     Status::unavailable(format!(
-        "the ranges hold more than {GONE_KEYS_MAX} deleted keys that are still being removed, and every other write would wait while they are stepped over; nothing was changed: try again later, or name smaller ranges"
+        "the ranges hold more than {GONE_KEYS_MAX} deleted keys that are still being removed, and \
+         every other write would wait while they are stepped over; nothing was changed: try again \
+         later, or name smaller ranges"
     ))
 }

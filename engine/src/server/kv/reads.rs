@@ -1,26 +1,23 @@
 //! Reads, as fresh as was asked for.
 
-use std::{net::IpAddr, time::Duration};
+use std::net::IpAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use dengine_kv::{Gets, KeyRange, KeyValue, RangeQuery, RangeResult, Reader};
-use dengine_protocol::checks::{
-    Header, reads,
-    status::{read_status, request_status},
-};
-use dengine_protocol::{
-    KvCall,
-    v1::{Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse},
+use dengine_protocol::KvCall;
+use dengine_protocol::checks::status::{read_status, request_status};
+use dengine_protocol::checks::{Header, reads};
+use dengine_protocol::v1::{
+    Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
 };
 use dengine_raft::replica::RequestError;
 use tonic::Status;
 
 use super::Serving;
-use crate::{
-    connections::Source,
-    node::answers::{Held, SMALL_BYTES},
-    storage::RocksStore,
-};
+use crate::connections::Source;
+use crate::node::answers::{Held, SMALL_BYTES};
+use crate::storage::RocksStore;
 
 /// A call that changes nothing.
 pub(super) trait Read: KvCall {
@@ -96,7 +93,8 @@ impl Serving {
         self.node.reader().map_err(|error| request_status(&error))
     }
 
-    /// A single key is read at once; a real range takes its time, at most `patience`, and takes it where it holds up nobody else.
+    /// A single key is read at once; a real range takes its time, at most `patience`, and takes it
+    /// where it holds up nobody else.
     pub(super) async fn read(
         &self,
         query: RangeQuery,
@@ -143,8 +141,8 @@ impl Serving {
         fresh.map_err(|error| request_status(&error))
     }
 
-    /// Waits until this member's state is at `position`. Such reads may wait for what never comes, so they leave
-    /// places to others.
+    /// Waits until this member's state is at `position`. Such reads may wait for what never comes,
+    /// so they leave places to others.
     async fn reach(&self, position: Position, source: &Source) -> Result<(), Status> {
         let own = self.headers.now().cluster_id;
         let Some(wanted) = reads::revision_to_reach(own, position)? else {
@@ -157,7 +155,8 @@ impl Serving {
         }
         let place = self.session_reads.wait(source).ok_or_else(|| {
             Status::resource_exhausted(
-                "too many session reads wait for this member to catch up already, in all or of your address; try again, or another member",
+                "too many session reads wait for this member to catch up already, in all or of \
+                 your address; try again, or another member",
             )
         })?;
         let revision = self.node.revision_changes();
@@ -172,7 +171,8 @@ impl Serving {
         }
         let at = *self.node.revision_changes().borrow();
         Err(Status::unavailable(format!(
-            "this member is at revision {at} and did not reach {wanted} in time; try again, or another member"
+            "this member is at revision {at} and did not reach {wanted} in time; try again, or \
+             another member"
         )))
     }
 }
@@ -187,9 +187,11 @@ fn counted(mut held: Held, result: RangeResult) -> Result<(RangeResult, Held), S
     }
 }
 
-/// What a read is told when answers that nobody has fetched yet take all the memory that there is for them, or for those of its client.
+/// What a read is told when answers that nobody has fetched yet take all the memory that there is
+/// for them, or for those of its client.
 pub(super) fn no_room() -> Status {
     Status::resource_exhausted(
-        "answers that wait to be sent take all the memory there is for them, or those of your address do; try again, or raise --max-answer-bytes",
+        "answers that wait to be sent take all the memory there is for them, or those of your \
+         address do; try again, or raise --max-answer-bytes",
     )
 }

@@ -1,7 +1,8 @@
-//! What others wait for is not held while the client that has it is not polled: it may be heavy, and its threads nicer than all
-//! others.
+//! What others wait for is not held while the client that has it is not polled: it may be heavy,
+//! and its threads nicer than all others.
 
-use std::{pin::pin, time::Duration};
+use std::pin::pin;
+use std::time::Duration;
 
 use dengine_kv::SESSIONS_MAX;
 use dengine_protocol::v1::DeleteRequest;
@@ -9,11 +10,10 @@ use futures::FutureExt as _;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::{
-    nicer::Nicer,
-    node::testing,
-    server::{aside, turns::Turn},
-};
+use crate::nicer::Nicer;
+use crate::node::testing;
+use crate::server::aside;
+use crate::server::turns::Turn;
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -45,7 +45,8 @@ fn from(last: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, last])
 }
 
-/// It had one of four turns until its threads had a processor, and everybody's writes of ranges waited.
+/// It had one of four turns until its threads had a processor, and everybody's writes of ranges
+/// waited.
 #[tokio::test]
 async fn a_turn_to_visit_ranges_is_not_kept_while_who_has_it_is_not_polled() {
     let dir = tempfile::tempdir().unwrap();
@@ -81,7 +82,8 @@ async fn a_turn_to_visit_ranges_is_not_kept_while_who_has_it_is_not_polled() {
     assert!(heavy.await.is_err());
 }
 
-/// While it did not look which sessions have ended, nobody else did, and whoever had too many of them was refused.
+/// While it did not look which sessions have ended, nobody else did, and whoever had too many of
+/// them was refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_for_ended_sessions_is_over_though_who_has_it_is_not_polled() {
     let dir = tempfile::tempdir().unwrap();

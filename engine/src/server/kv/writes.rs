@@ -1,37 +1,29 @@
 //! Calls that change something: proposed here, or passed on to the leader.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use dengine_client::Answered;
 use dengine_kv as kv;
 use dengine_kv::{Batch, KeyRange, RangeQuery, Reader};
-use dengine_protocol::checks::{
-    Mutation, frame,
-    writes::{self, NoAnswer},
-};
-use dengine_protocol::{
-    KvCall,
-    v1::{Consistency, OpenSessionRequest, OpenSessionResponse, pipelined_call::Call},
-};
+use dengine_protocol::KvCall;
+use dengine_protocol::checks::writes::{self, NoAnswer};
+use dengine_protocol::checks::{Mutation, frame};
+use dengine_protocol::v1::pipelined_call::Call;
+use dengine_protocol::v1::{Consistency, OpenSessionRequest, OpenSessionResponse};
 use dengine_types::SessionId;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
-use super::{
-    Caller, Serving,
-    openers::{Look, OpenNow, Opening, TooMany, after_look},
-    range_writes::Cost,
-    reads::no_room,
-};
-use crate::{
-    error::RequestError,
-    node::{Written, answers::Held},
-    server::gate::{Admitted, Kind},
-    storage::RocksStore,
-};
+use super::openers::{Look, OpenNow, Opening, TooMany, after_look};
+use super::range_writes::Cost;
+use super::reads::no_room;
+use super::{Caller, Serving};
+use crate::error::RequestError;
+use crate::node::Written;
+use crate::node::answers::Held;
+use crate::server::gate::{Admitted, Kind};
+use crate::storage::RocksStore;
 
 /// What became of a write.
 pub(super) struct Proposed<T> {
@@ -41,8 +33,9 @@ pub(super) struct Proposed<T> {
 }
 
 impl Serving {
-    /// Opens a session, unless the caller has as many as it may; it may have been let in already. Whether it was opened is found out even if the caller leaves:
-    /// who leaves early would otherwise have more.
+    /// Opens a session, unless the caller has as many as it may; it may have been let in already.
+    /// Whether it was opened is found out even if the caller leaves: who leaves early would
+    /// otherwise have more.
     pub(super) async fn open_session(
         self: Arc<Self>,
         request: OpenSessionRequest,
@@ -95,7 +88,9 @@ impl Serving {
         };
         opening.map_err(|TooMany { own, all }| {
             Status::resource_exhausted(format!(
-                "{all} sessions are open, {own} of them from your address ({from}) through this member, and so many it may have; close some (`dengine admin sessions`), or let them expire"
+                "{all} sessions are open, {own} of them from your address ({from}) through this \
+                 member, and so many it may have; close some (`dengine admin sessions`), or let \
+                 them expire"
             ))
         })
     }
@@ -256,9 +251,9 @@ impl Serving {
         })
     }
 
-    /// What a delete returns is gathered while it is applied, by every member: it must not be large. Judged
-    /// by what this member sees now, which is all that can be known before the delete has its place in the
-    /// log.
+    /// What a delete returns is gathered while it is applied, by every member: it must not be
+    /// large. Judged by what this member sees now, which is all that can be known before the delete
+    /// has its place in the log.
     async fn check_returned(&self, ranges: Vec<KeyRange>, caller: &Caller) -> Result<(), Status> {
         let (whose, patience) = (caller.source.address(), self.patience_of(caller));
         let begun = Instant::now();
@@ -272,12 +267,14 @@ impl Serving {
             let (found, _held) = found.map_err(|status| {
                 unread(
                     &status,
-                    "prev_kv: the range could not be read in time; delete it in parts, or without prev_kv",
+                    "prev_kv: the range could not be read in time; delete it in parts, or without \
+                     prev_kv",
                 )
             })?;
             if found.more {
                 return Err(Status::invalid_argument(format!(
-                    "prev_kv: the range holds more than {} bytes (--max-range-bytes); delete it in parts, or without prev_kv",
+                    "prev_kv: the range holds more than {} bytes (--max-range-bytes); delete it in \
+                     parts, or without prev_kv",
                     self.request_limits.max_range_bytes
                 )));
             }
@@ -285,7 +282,8 @@ impl Serving {
         Ok(())
     }
 
-    /// For how long is read what a write needs to know before it is proposed, or what a batch reads that changes nothing.
+    /// For how long is read what a write needs to know before it is proposed, or what a batch reads
+    /// that changes nothing.
     fn patience_of(&self, caller: &Caller) -> Duration {
         let left = caller
             .until
@@ -294,8 +292,8 @@ impl Serving {
     }
 }
 
-/// Clearly less than its caller waits: who gives up a write before it is told that nothing was changed has to take it for
-/// one of unknown outcome.
+/// Clearly less than its caller waits: who gives up a write before it is told that nothing was
+/// changed has to take it for one of unknown outcome.
 fn reading_patience(left: Option<Duration>, longest: Duration) -> Duration {
     left.map_or(longest, |left| left.min(longest)) * 3 / 4
 }
@@ -319,13 +317,15 @@ pub(super) fn no_answer(method: &str, why: NoAnswer) -> Status {
         tracing::warn!(
             method,
             answered,
-            "a call got the answer to another kind of call: a session used one sequence twice, or this is a bug"
+            "a call got the answer to another kind of call: a session used one sequence twice, or \
+             this is a bug"
         );
     }
     why.into()
 }
 
-/// What is read for a write could not be: it was not proposed, so nothing was changed, which `DEADLINE_EXCEEDED` would not say.
+/// What is read for a write could not be: it was not proposed, so nothing was changed, which
+/// `DEADLINE_EXCEEDED` would not say.
 fn unread(status: &Status, late: &str) -> Status {
     match status.code() {
         Code::DeadlineExceeded => Status::failed_precondition(format!(
@@ -340,7 +340,8 @@ fn unread(status: &Status, late: &str) -> Status {
 mod tests {
     use super::*;
 
-    /// The client had given up when the server did, and took a delete that was never proposed for one that may take effect.
+    /// The client had given up when the server did, and took a delete that was never proposed for
+    /// one that may take effect.
     #[test]
     fn what_is_read_before_a_write_ends_before_its_caller_does() {
         let longest = Duration::from_secs(5);
@@ -351,7 +352,8 @@ mod tests {
         }
     }
 
-    /// It was waited for as long as the caller does, who then took it for a write of unknown outcome.
+    /// It was waited for as long as the caller does, who then took it for a write of unknown
+    /// outcome.
     #[tokio::test]
     async fn a_batch_that_only_reads_is_told_in_time_that_nobody_confirms_it() {
         let late = within(Duration::ZERO, std::future::pending()).await;

@@ -1,29 +1,28 @@
 //! What watches hold that their clients have not read, of all of them together.
 //!
-//! A stream begins to read history for its watches when there is room for it. An address has half of what no other has, and
-//! a quarter more for those of its streams whose clients have read all; beyond it its streams wait for each other, and
-//! are told nothing meanwhile. While some wait, those of which nothing was read for longest are given up, each with the
-//! revision to begin anew at; and if what they were sent is still not read, their connections are closed, for nothing short
-//! of that gives it back.
+//! A stream begins to read history for its watches when there is room for it. An address has half
+//! of what no other has, and a quarter more for those of its streams whose clients have read all;
+//! beyond it its streams wait for each other, and are told nothing meanwhile. While some wait,
+//! those of which nothing was read for longest are given up, each with the revision to begin anew
+//! at; and if what they were sent is still not read, their connections are closed, for nothing
+//! short of that gives it back.
 
-use std::{
-    any::Any,
-    collections::{BTreeMap, HashMap},
-    net::IpAddr,
-    pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
-};
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use tokio::{sync::Notify, time::sleep};
+use tokio::sync::Notify;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    connections::{Connection, Share},
-    server::bodies::CountsParts,
-};
+use crate::connections::{Connection, Share};
+use crate::server::bodies::CountsParts;
 
-/// What a stream holds at most while it tells a page: the page, and the messages that are made of a part of it.
+/// What a stream holds at most while it tells a page: the page, and the messages that are made of a
+/// part of it.
 const WORK_BYTES: usize = 2 << 20;
 /// How often it is looked for whom others wait.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -252,7 +251,8 @@ impl Backlog {
         }
     }
 
-    /// Once its client had the time to read what waits for it, and did not ([`Connection::is_overdue`]).
+    /// Once its client had the time to read what waits for it, and did not
+    /// ([`Connection::is_overdue`]).
     pub(super) async fn overdue(&self, patience: Duration) {
         while !self.is_overdue(patience) {
             sleep(patience / 8).await;

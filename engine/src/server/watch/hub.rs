@@ -1,24 +1,25 @@
 //! Reads history, once for all watches that are at the same place.
 //!
-//! One task follows the member's revision; each time, it reads what is new and keeps it in a ring, from which all streams
-//! take it. Who falls behind the ring reads from the past: one page at a time for the whole member, in turns that go round
-//! by address, so that those who are at about the same place find there what another has just read. Nobody waits for
-//! anybody's client, nor for its threads, and no watch is ever told anything else for it. All of it is bounded in bytes.
+//! One task follows the member's revision; each time, it reads what is new and keeps it in a ring,
+//! from which all streams take it. Who falls behind the ring reads from the past: one page at a
+//! time for the whole member, in turns that go round by address, so that those who are at about the
+//! same place find there what another has just read. Nobody waits for anybody's client, nor for its
+//! threads, and no watch is ever told anything else for it. All of it is bounded in bytes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dengine_kv::watch::{Feed, KeepLimits, Mark, Page, PageCache, Part, Wanted, WatchSet, Work};
 use dengine_kv::{Changes, ChangesQuery, PageLimits, ReadError, Stamp};
 use dengine_types::Revision;
-use tokio::{runtime::Handle, sync::watch, task::JoinError};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    connections::Share,
-    error::RequestError,
-    node::Node,
-    server::turns::{Turns, Whose},
-};
+use crate::connections::Share;
+use crate::error::RequestError;
+use crate::node::Node;
+use crate::server::turns::{Turns, Whose};
 
 /// How large a page is.
 const PAGE_LIMITS: PageLimits = PageLimits {
@@ -69,7 +70,8 @@ pub(super) enum PageError {
 }
 
 impl Hub {
-    /// Begins to follow `node`, until `stop` is cancelled or the node ends. Within the runtime that is to read.
+    /// Begins to follow `node`, until `stop` is cancelled or the node ends. Within the runtime that
+    /// is to read.
     pub(super) fn start(node: Node, stop: CancellationToken) -> Self {
         let now = *node.revision_changes().borrow();
         let shared = Shared {
@@ -94,8 +96,8 @@ impl Hub {
         hub
     }
 
-    /// Says when there may be new [`Hub::work`]. Whoever subscribes first and reads the member's revision then, misses
-    /// nothing.
+    /// Says when there may be new [`Hub::work`]. Whoever subscribes first and reads the member's
+    /// revision then, misses nothing.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
         self.shared.changed.subscribe()
     }
@@ -110,12 +112,14 @@ impl Hub {
         self.shared.feed.work(watches)
     }
 
-    /// The newest revision that can be read. Whoever waits for it to change is told a little later than those
-    /// whose writes made it, so a client that was answered must not find an older one here.
+    /// The newest revision that can be read. Whoever waits for it to change is told a little later
+    /// than those whose writes made it, so a client that was answered must not find an older one
+    /// here.
     pub(super) fn revision(&self) -> Revision {
         match self.node.reader() {
             Ok(reader) => reader.revision(),
-            // The member is being started from a snapshot: what it showed before is true all the same.
+            // The member is being started from a snapshot: what it showed before is true all the
+            // same.
             Err(_) => *self.node.revision_changes().borrow(),
         }
     }
@@ -227,7 +231,9 @@ fn ended(error: &JoinError) -> PageError {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::IpAddr, pin::pin, time::Duration};
+    use std::net::IpAddr;
+    use std::pin::pin;
+    use std::time::Duration;
 
     use futures::FutureExt as _;
     use tokio::time::timeout;
@@ -235,7 +241,8 @@ mod tests {
     use super::*;
     use crate::node::testing;
 
-    /// It had the one lock that everybody's need, until its threads, which are nicer than all others, had a processor.
+    /// It had the one lock that everybody's need, until its threads, which are nicer than all
+    /// others, had a processor.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_client_that_is_not_polled_holds_up_nobodys_watches_of_the_past() {
         let dir = tempfile::tempdir().unwrap();

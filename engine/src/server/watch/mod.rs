@@ -1,44 +1,47 @@
 //! The `Watch` service.
 //!
-//! - [`hub`]: reads history once for all. [`stream`]: the watches of one client, told in order, and ended
-//!   when the client is too slow. [`places`]: how many there may be.
+//! - [`hub`]: reads history once for all. [`stream`]: the watches of one client, told in order, and
+//!   ended when the client is too slow. [`places`]: how many there may be.
 //!
-//! Memory is bounded for all streams together ([`backlog`]): the pages that are being told, and what clients have not read
-//! yet, wherever it waits; each stream by less than one event more than its bound. Besides, each holds the beginnings
-//! of revisions whose rest is not read ([`OPEN_BYTES`]), and the hub a ring and a few pages of the past. What a watch is told and how it is cut
-//! is decided in `dengine_kv::watch`; what it looks like as messages, in `dengine_protocol::checks::watch`.
+//! Memory is bounded for all streams together ([`backlog`]): the pages that are being told, and
+//! what clients have not read yet, wherever it waits; each stream by less than one event more than
+//! its bound. Besides, each holds the beginnings of revisions whose rest is not read
+//! ([`OPEN_BYTES`]), and the hub a ring and a few pages of the past. What a watch is told and how
+//! it is cut is decided in `dengine_kv::watch`; what it looks like as messages, in
+//! `dengine_protocol::checks::watch`.
 
 mod backlog;
 mod hub;
 mod places;
 mod stream;
 
-use std::{net::IpAddr, pin::Pin, sync::Arc, time::Duration};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
 
-use dengine_protocol::v1::{WatchRequest, WatchResponse, watch_server::Watch};
+use dengine_protocol::v1::watch_server::Watch;
+use dengine_protocol::v1::{WatchRequest, WatchResponse};
 use futures::Stream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::{
-    backlog::Backlogs,
-    hub::Hub,
-    places::{Full, Places},
-    stream::StreamTask,
-};
-use super::{bodies::CountedBy, kv::header::Headers};
-use crate::{
-    config::Limits,
-    connections::OnConnection,
-    memory::{self, Use},
-    node::Node,
-};
+use self::backlog::Backlogs;
+use self::hub::Hub;
+use self::places::{Full, Places};
+use self::stream::StreamTask;
+use super::bodies::CountedBy;
+use super::kv::header::Headers;
+use crate::config::Limits;
+use crate::connections::OnConnection;
+use crate::memory::{self, Use};
+use crate::node::Node;
 
 /// How often a stream looks after itself: progress, and whether the member still takes part.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// What the watches of a stream hold of revisions whose rest was not read yet, all together. A watch for which there is no
-/// room reads its part of the revision for itself.
+/// What the watches of a stream hold of revisions whose rest was not read yet, all together. A
+/// watch for which there is no room reads its part of the revision for itself.
 const OPEN_BYTES: usize = 1024 * 1024;
 
 /// Serves `Watch` from a node.
@@ -135,13 +138,16 @@ impl Watch for WatchService {
 fn no_stream(full: Full) -> String {
     match full {
         Full::Member(limit) => format!(
-            "this member serves {limit} watch streams already; ask another, or raise --max-watch-streams"
+            "this member serves {limit} watch streams already; ask another, or raise \
+             --max-watch-streams"
         ),
         Full::Connection(limit) => format!(
-            "this connection has {limit} watch streams already; a stream holds many watches: use one of them, or raise --max-watch-streams-per-connection"
+            "this connection has {limit} watch streams already; a stream holds many watches: use \
+             one of them, or raise --max-watch-streams-per-connection"
         ),
         Full::Address(own) => format!(
-            "your address has {own} watch streams already, as many as this member lets one have; a stream holds many watches: use one of them, or raise --max-watch-streams"
+            "your address has {own} watch streams already, as many as this member lets one have; a \
+             stream holds many watches: use one of them, or raise --max-watch-streams"
         ),
     }
 }
@@ -152,10 +158,12 @@ fn no_watch(full: Full) -> String {
             format!("this member has {limit} watches already; ask another, or raise --max-watches")
         }
         Full::Connection(limit) => format!(
-            "this connection has {limit} watches already; watch ranges rather than single keys, ask another member, or raise --max-watches-per-connection"
+            "this connection has {limit} watches already; watch ranges rather than single keys, \
+             ask another member, or raise --max-watches-per-connection"
         ),
         Full::Address(own) => format!(
-            "your address has {own} watches already, as many as this member lets one have; ask another, or raise --max-watches"
+            "your address has {own} watches already, as many as this member lets one have; ask \
+             another, or raise --max-watches"
         ),
     }
 }

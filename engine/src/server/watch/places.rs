@@ -1,12 +1,10 @@
-//! Places for watches and their streams: so many in all, so many for each connection, and a share for each address, so
-//! that no client takes those of all others.
+//! Places for watches and their streams: so many in all, so many for each connection, and a share
+//! for each address, so that no client takes those of all others.
 
-use std::{
-    collections::HashMap,
-    hash::Hash,
-    net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::connections::{Share, one_client};
 

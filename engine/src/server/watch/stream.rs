@@ -1,40 +1,34 @@
-//! The watches of one client: one task that tells them in order, and the stream that the client reads.
+//! The watches of one client: one task that tells them in order, and the stream that the client
+//! reads.
 
-use std::{collections::BTreeMap, future::poll_fn, sync::Arc};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::Arc;
 
 use dengine_kv::watch::{Delivery, EventBatch, WatchSet, WatchSpec, Work};
 use dengine_kv::{ReadError, Stamp};
-use dengine_protocol::checks::{
-    status::request_status,
-    watch::{self as messages, Ending},
-};
+use dengine_protocol::checks::status::request_status;
+use dengine_protocol::checks::watch::{self as messages, Ending};
+use dengine_protocol::v1::watch_request::Request as Wanted;
 use dengine_protocol::v1::{
     CancelCause, Event, KeyValue, WatchCreate, WatchRequest, WatchResponse,
-    watch_request::Request as Wanted,
 };
 use dengine_types::Revision;
 use futures::{Stream, StreamExt, stream};
 use metrics::{counter, gauge};
-use tokio::{
-    sync::{mpsc, oneshot, watch},
-    time::{Instant, MissedTickBehavior, interval},
-};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::{
-    LOOK_EVERY, OPEN_BYTES, Shared,
-    backlog::{Backlog, Held},
-    hub::PageError,
-    no_watch,
-    places::{Connection, Place},
-};
-use crate::{
-    connections::{Source, give_way},
-    node::Lifecycle,
-    server::turns::Whose,
-    telemetry::metrics as names,
-};
+use super::backlog::{Backlog, Held};
+use super::hub::PageError;
+use super::places::{Connection, Place};
+use super::{LOOK_EVERY, OPEN_BYTES, Shared, no_watch};
+use crate::connections::{Source, give_way};
+use crate::node::Lifecycle;
+use crate::server::turns::Whose;
+use crate::telemetry::metrics as names;
 
 /// Messages that wait for a client to read them.
 const QUEUED_MESSAGES: usize = 2;
@@ -153,7 +147,8 @@ impl StreamTask {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (stop, backlog) = (self.shared.stop.clone(), Arc::clone(&self.backlog));
         loop {
-            // What it is, is looked at again once there is room: meanwhile nothing of history is held for it.
+            // What it is, is looked at again once there is room: meanwhile nothing of history is
+            // held for it.
             let wants_room = self.shared.hub.work(&mut self.watches).is_some();
             let turn = tokio::select! {
                 biased;
@@ -334,7 +329,8 @@ impl StreamTask {
                     Ok(told) => self.send_told(id, told).await?,
                     Err(revision) => {
                         let reason = format!(
-                            "revision {revision} has more events than one message holds; watch with `fragment`"
+                            "revision {revision} has more events than one message holds; watch \
+                             with `fragment`"
                         );
                         let cause = CancelCause::TooLarge;
                         self.end(id, |resume| Ending::new(cause, reason, resume))
@@ -391,7 +387,8 @@ impl StreamTask {
         Ok(())
     }
 
-    /// A member that hears of no leader for long tells nothing new, and its clients should ask another.
+    /// A member that hears of no leader for long tells nothing new, and its clients should ask
+    /// another.
     fn check_cut_off(&mut self) -> Result<(), End> {
         if self.shared.node.status().ready {
             self.cut_off_since = None;
@@ -421,7 +418,8 @@ impl StreamTask {
         self.send(messages::progress(0, header, newest)).await
     }
 
-    /// Queues a message, as soon as there is room, which depends on the client alone, and on a slow link takes longer.
+    /// Queues a message, as soon as there is room, which depends on the client alone, and on a slow
+    /// link takes longer.
     async fn send(&self, message: WatchResponse) -> Result<(), End> {
         let patience = self.shared.limits.stream_stall_timeout();
         let held = self.backlog.unread(memory_bytes(&message));
@@ -439,13 +437,16 @@ impl StreamTask {
             End::Gone => return Vec::new(),
             End::TooSlow => {
                 let reason = format!(
-                    "nothing was read for {:?} (--stream-stall-timeout-ms), or too little; begin anew at the revision named",
+                    "nothing was read for {:?} (--stream-stall-timeout-ms), or too little; begin \
+                     anew at the revision named",
                     self.shared.limits.stream_stall_timeout()
                 );
                 too_slow(reason)
             }
             End::InTheWay => too_slow(
-                "messages that are not read take all the memory there is for those of watches (half of --max-answer-bytes), or for those of your address; begin anew at the revision named"
+                "messages that are not read take all the memory there is for those of watches \
+                 (half of --max-answer-bytes), or for those of your address; begin anew at the \
+                 revision named"
                     .to_owned(),
             ),
             End::Unavailable(reason) => {
@@ -477,7 +478,8 @@ fn too_slow(reason: String) -> (CancelCause, String, Status) {
     (CancelCause::TooSlow, reason, status)
 }
 
-/// What a message takes while it waits, which of small events is several times what it will be sent as.
+/// What a message takes while it waits, which of small events is several times what it will be sent
+/// as.
 fn memory_bytes(message: &WatchResponse) -> usize {
     let pair = |kv: &Option<KeyValue>| kv.as_ref().map_or(0, |kv| kv.key.len() + kv.value.len());
     let event = |it: &Event| size_of::<Event>() + pair(&it.kv) + pair(&it.prev_kv);

@@ -1,8 +1,8 @@
 //! Streams of snapshots. `dengine_snapshot` says what is in them and what survives; here are the
 //! connections, the turns and the timeouts.
 //!
-//! A member sends one snapshot at a time and receives one at a time. A stream that breaks is begun anew, and
-//! goes on where the receiver says.
+//! A member sends one snapshot at a time and receives one at a time. A stream that breaks is begun
+//! anew, and goes on where the receiver says.
 
 mod receive;
 mod send;

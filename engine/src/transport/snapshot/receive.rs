@@ -71,8 +71,8 @@ impl Incoming {
         }
     }
 
-    /// Bytes that the disk lacks for the snapshot that was offered last; 0: none. A leader that sends another member one does not
-    /// offer it again meanwhile.
+    /// Bytes that the disk lacks for the snapshot that was offered last; 0: none. A leader that
+    /// sends another member one does not offer it again meanwhile.
     pub(crate) fn lacks_bytes(&self) -> u64 {
         self.lacks_bytes.load(Ordering::Relaxed)
     }
@@ -100,7 +100,8 @@ impl Incoming {
             Ok(found) => found.f_bavail.saturating_mul(found.f_frsize),
             Err(_) => u64::MAX,
         };
-        // What is there of the same snapshot needs no space again; what is there of another one makes room.
+        // What is there of the same snapshot needs no space again; what is there of another one
+        // makes room.
         let free = free.saturating_add(staging.bytes()?);
         let limit = takes_at_most(free);
         let lacks = wants_free(bytes).saturating_sub(free);
@@ -111,11 +112,12 @@ impl Incoming {
         Ok(())
     }
 
-    /// Receives one snapshot. When it returns, the snapshot is checked and on disk; what it returns is the
-    /// message that came with it.
+    /// Receives one snapshot. When it returns, the snapshot is checked and on disk; what it returns
+    /// is the message that came with it.
     ///
     /// # Errors
-    /// It is refused or did not arrive whole. What has arrived stays, in case the sender tries again.
+    /// It is refused or did not arrive whole. What has arrived stays, in case the sender tries
+    /// again.
     pub(crate) async fn receive(
         &self,
         from: Sender,
@@ -134,8 +136,8 @@ impl Incoming {
         done.unwrap_or_else(|| Err(other()))
     }
 
-    /// A member that comes back has lost its earlier stream; any other has to wait for that one's end, unless it is a member and
-    /// that one may be anybody.
+    /// A member that comes back has lost its earlier stream; any other has to wait for that one's
+    /// end, unless it is a member and that one may be anybody.
     fn take_turn(&self, from: Sender) -> Result<CancellationToken, Status> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((other, end)) = current.take() {
@@ -275,8 +277,8 @@ fn give_space_back(staging: &mut Staging<RealDisk>, error: SnapshotError) -> Sna
     error
 }
 
-/// Of a small disk, or one that is nearly full, half of what is free: the snapshot may be what frees the rest, and without it the member
-/// stays behind.
+/// Of a small disk, or one that is nearly full, half of what is free: the snapshot may be what
+/// frees the rest, and without it the member stays behind.
 fn takes_at_most(free: u64) -> u64 {
     free.saturating_sub(RESERVE_BYTES).max(free / 2)
 }
@@ -311,7 +313,8 @@ mod tests {
     use super::*;
     use dengine_data_dir::DataDir;
 
-    /// On a disk with less than the reserve free, one of some kilobytes was refused that would have freed nearly all of it.
+    /// On a disk with less than the reserve free, one of some kilobytes was refused that would have
+    /// freed nearly all of it.
     #[test]
     fn a_small_snapshot_is_taken_on_a_disk_that_is_nearly_full() {
         for (free, most) in [(0, 0), (72, 36), (400, 200), (512, 256), (1_000, 744)] {

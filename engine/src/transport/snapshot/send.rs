@@ -26,15 +26,15 @@ use tonic::{Code, Status, Streaming};
 /// Large enough that the cost of each counts for little, small enough to hold up nothing else.
 const CHUNK_BYTES: usize = 256 << 10;
 const FRAMES_IN_FLIGHT: usize = 4;
-/// A receiver may have to read back what it has before it can say where to go on; and at the end, to open the
-/// state that it received.
+/// A receiver may have to read back what it has before it can say where to go on; and at the end,
+/// to open the state that it received.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// A receiver that takes no chunk for this long is gone.
 const STALL_MAX: Duration = Duration::from_secs(20);
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// Streams in a row that break without any progress; then consensus decides what next. Together they outlast
-/// a receiver that still waits for a leader which is gone.
+/// Streams in a row that break without any progress; then consensus decides what next. Together
+/// they outlast a receiver that still waits for a leader which is gone.
 const FRUITLESS_MAX: u32 = 20;
 
 /// A checkpoint that can be sent; it goes from the disk with the last one who uses it.

@@ -3,7 +3,8 @@
 
 #![expect(clippy::print_stdout, reason = "the verdict is the point")]
 
-use dengine_checker::{History, check, linearizable::DEFAULT_STEPS};
+use dengine_checker::linearizable::DEFAULT_STEPS;
+use dengine_checker::{History, check};
 use std::fs::File;
 use std::io::BufReader;
 

@@ -62,8 +62,8 @@ pub fn check(history: &History, steps: usize) -> Result<Searched, Violation> {
             Verdict::Impossible => {
                 let keys: Vec<&str> = part.keys.iter().map(|key| &*ready.keys[*key]).collect();
                 let message = format!(
-                    "no order of the operations on {} explains the answers; at best {} of {} fit, and the last of \
-                     these cannot come next",
+                    "no order of the operations on {} explains the answers; at best {} of {} fit, \
+                     and the last of these cannot come next",
                     keys.join(", "),
                     search.best,
                     part.ordered.len(),

@@ -1,12 +1,13 @@
 //! A cluster of one, as `Admin` shows it.
 
+use dengine_protocol::v1::admin_server::Admin;
 use dengine_protocol::v1::{
     AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse,
     CloseSessionRequest, CloseSessionResponse, HashRequest, HashResponse, JoinRequest,
     JoinResponse, Member, MemberProgress, MembersRequest, MembersResponse, PromoteRequest,
     PromoteResponse, RemoveRequest, RemoveResponse, SessionsRequest, SessionsResponse,
     SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse, TransferLeaderRequest,
-    TransferLeaderResponse, admin_server::Admin,
+    TransferLeaderResponse,
 };
 use tonic::{Request, Response, Status};
 

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use dengine_protocol::{
-    LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA,
-    v1::{
-        BatchRequest, BatchResponse, CallError, CloseSessionRequest, CloseSessionResponse,
-        CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse,
-        DeleteRequest, DeleteResponse, GetRequest, GetResponse, KeepAliveSessionRequest,
-        KeepAliveSessionResponse, OpenSessionRequest, OpenSessionResponse, PipelineRequest,
-        PipelineResponse, PipelinedAnswer, PipelinedCall, PutRequest, PutResponse, RangeRequest,
-        RangeResponse, compare_and_swap_request::Expected, kv_server::Kv, pipelined_answer::Answer,
-        pipelined_call::Call,
-    },
+use dengine_protocol::v1::compare_and_swap_request::Expected;
+use dengine_protocol::v1::kv_server::Kv;
+use dengine_protocol::v1::pipelined_answer::Answer;
+use dengine_protocol::v1::pipelined_call::Call;
+use dengine_protocol::v1::{
+    BatchRequest, BatchResponse, CallError, CloseSessionRequest, CloseSessionResponse,
+    CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest,
+    DeleteResponse, GetRequest, GetResponse, KeepAliveSessionRequest, KeepAliveSessionResponse,
+    OpenSessionRequest, OpenSessionResponse, PipelineRequest, PipelineResponse, PipelinedAnswer,
+    PipelinedCall, PutRequest, PutResponse, RangeRequest, RangeResponse,
 };
+use dengine_protocol::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA};
 use futures::{StreamExt, stream};
 use tonic::{Extensions, Request, Response, Status, Streaming};
 

@@ -1,5 +1,6 @@
-//! A server of DEngine's protocol on loopback, for tests of clients: a real tonic server whose answers
-//! the test scripts. It keeps keys in a map so that answers are true; it is no model of DEngine.
+//! A server of DEngine's protocol on loopback, for tests of clients: a real tonic server whose
+//! answers the test scripts. It keeps keys in a map so that answers are true; it is no model of
+//! DEngine.
 //!
 //! What may not live here: anything that compiles the client or the engine.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
@@ -11,31 +12,27 @@ mod watch;
 
 pub use load::Load;
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use dengine_protocol::{
-    LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA,
-    v1::{
-        GetRequest, KeyValue, PutResponse, ResponseHeader, SessionStamp, WatchCreate,
-        WatchResponse, admin_server::AdminServer, kv_server::KvServer, watch_server::WatchServer,
-    },
+use dengine_protocol::v1::admin_server::AdminServer;
+use dengine_protocol::v1::kv_server::KvServer;
+use dengine_protocol::v1::watch_server::WatchServer;
+use dengine_protocol::v1::{
+    GetRequest, KeyValue, PutResponse, ResponseHeader, SessionStamp, WatchCreate, WatchResponse,
 };
+use dengine_protocol::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA};
 use futures::Stream;
 use load::Seen;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{
-    Code, Request, Status,
-    body::Body,
-    codegen::http::{self, HeaderValue},
-    metadata::MetadataValue,
-    transport::Server,
-};
+use tonic::body::Body;
+use tonic::codegen::http::{self, HeaderValue};
+use tonic::metadata::MetadataValue;
+use tonic::transport::Server;
+use tonic::{Code, Request, Status};
 use tower::util::MapResponseLayer;
 use watch::LiveWatch;
 
@@ -217,7 +214,8 @@ impl Peer {
         self.state.lock().unwrap().pairs.remove(key.as_bytes());
     }
 
-    /// Names this address as the leader's in every frame from now on, as a member does that passes calls on.
+    /// Names this address as the leader's in every frame from now on, as a member does that passes
+    /// calls on.
     pub fn passes_on_to(&self, leader: &str) {
         leader.clone_into(&mut self.state.lock().unwrap().leader);
     }
@@ -252,7 +250,8 @@ impl Peer {
         self.state.lock().unwrap().watches.extend(scripts);
     }
 
-    /// Tells every watch, of any number on a stream, of a value of so many bytes in each of these revisions.
+    /// Tells every watch, of any number on a stream, of a value of so many bytes in each of these
+    /// revisions.
     pub fn tells(&self, bytes: usize, revisions: std::ops::Range<u64>) {
         self.state.lock().unwrap().history = Some((bytes, revisions));
     }
@@ -342,8 +341,8 @@ impl Peer {
     }
 }
 
-/// One address for several members, as a Kubernetes Service is: the first connection leads to the first, the next to the next,
-/// and all further ones to the last.
+/// One address for several members, as a Kubernetes Service is: the first connection leads to the
+/// first, the next to the next, and all further ones to the last.
 pub async fn balanced(members: &[&Peer]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

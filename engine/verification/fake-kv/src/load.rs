@@ -1,6 +1,7 @@
 //! What happens to many requests, for tests of what sends many.
 
-use std::{collections::HashSet, time::Duration};
+use std::collections::HashSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Barrier;

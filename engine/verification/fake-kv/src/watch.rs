@@ -2,10 +2,9 @@
 
 use bytes::Bytes;
 use dengine_protocol::v1::event::Kind;
-use dengine_protocol::v1::watch_request;
 use dengine_protocol::v1::watch_server::Watch;
 use dengine_protocol::v1::{
-    Event, KeyValue, ResponseHeader, WatchCreate, WatchRequest, WatchResponse,
+    Event, KeyValue, ResponseHeader, WatchCreate, WatchRequest, WatchResponse, watch_request,
 };
 use futures::{StreamExt, stream};
 use tokio::sync::mpsc;

@@ -10,7 +10,8 @@ use crate::Notes;
 /// The key of the counter.
 pub const COUNTER: &str = "counter";
 
-/// Counts by compare-and-swap, so that a write of unknown outcome that arrives late changes nothing.
+/// Counts by compare-and-swap, so that a write of unknown outcome that arrives late changes
+/// nothing.
 pub(crate) async fn count(id: usize, client: Client, notes: Arc<Notes>) {
     while notes.goes_on() {
         if let Err((call, error)) = count_once(id, &client, &notes).await {

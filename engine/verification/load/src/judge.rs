@@ -1,16 +1,15 @@
 //! What came of a load.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use dengine_checker::{Answer, Summary, Violation, check, linearizable::DEFAULT_STEPS};
+use dengine_checker::linearizable::DEFAULT_STEPS;
+use dengine_checker::{Answer, Summary, Violation, check};
 use dengine_client::{Client, Error, KeyRange, RangeQuery};
 use tokio::time::Instant;
 
-use crate::{
-    Notes, Told,
-    counter::{read_of, seen, text},
-    longest_pause,
-};
+use crate::counter::{read_of, seen, text};
+use crate::{Notes, Told, longest_pause};
 
 /// Keys that one read asks for.
 const PAGE: usize = 2_000;

@@ -1,6 +1,6 @@
 //! Clients that write and read all the time while something happens to a cluster. They record what
-//! they asked and were told; at the end every key is read once more, and `dengine-checker` judges all
-//! of it: what was acknowledged is there, at its revision and once, and no read goes back.
+//! they asked and were told; at the end every key is read once more, and `dengine-checker` judges
+//! all of it: what was acknowledged is there, at its revision and once, and no read goes back.
 //!
 //! What may not live here: anything that compiles the engine, and what a test awaits or shows.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
@@ -8,18 +8,15 @@
 mod counter;
 mod judge;
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use dengine_checker::{Answer, Call, CallId, Recorder};
 use dengine_client::{Client, Error};
-use tokio::{task::JoinSet, time::Instant};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 pub use counter::COUNTER;
 pub use judge::Outcome;
@@ -60,8 +57,8 @@ struct Told {
 }
 
 impl Load {
-    /// Starts writers of keys that are written once, with `pace` between two writes of each; and, if
-    /// there are any, readers of a counter that one more client counts up.
+    /// Starts writers of keys that are written once, with `pace` between two writes of each; and,
+    /// if there are any, readers of a counter that one more client counts up.
     pub fn start(writers: Vec<Client>, readers: Vec<Client>, pace: Duration) -> Self {
         let started = Instant::now();
         let notes = Arc::new(Notes {

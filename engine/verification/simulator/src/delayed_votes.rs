@@ -1,6 +1,7 @@
-//! A targeted fault of its own: a leader stops, somebody stands for its place, and what that one has to say arrives only once
-//! the leader is back and the others have promised it a lease. Whoever lets the delayed votes undo the promise elects
-//! a second leader while the first still answers reads.
+//! A targeted fault of its own: a leader stops, somebody stands for its place, and what that one
+//! has to say arrives only once the leader is back and the others have promised it a lease. Whoever
+//! lets the delayed votes undo the promise elects a second leader while the first still answers
+//! reads.
 //!
 //! ```text
 //! leader     stops ·················· is back, asks the others ······ hears nobody, has its lease
@@ -26,7 +27,8 @@ pub(super) fn over_candidacy(sim: &mut Surroundings, candidate: MemberId) {
 }
 
 impl World {
-    /// Lets the leader stop once nothing is being written: whoever misses something can't take its place.
+    /// Lets the leader stop once nothing is being written: whoever misses something can't take its
+    /// place.
     pub(super) fn stop_leader(&mut self) -> bool {
         let leader = newest_leader(&self.members).map(|(leader, _)| leader);
         let Some(leader) = leader.filter(|_| !self.is_targeted()) else {
@@ -52,7 +54,8 @@ impl World {
             && self.is_stormy()
             && !self.is_targeted()
         {
-            // By then everybody has lost patience once more, so the candidate asks for votes as soon as it is heard.
+            // By then everybody has lost patience once more, so the candidate asks for votes as
+            // soon as it is heard.
             let back = self.sim.now + self.sim.random.between(2_200 * MILLI, 3_500 * MILLI);
             let heard_at = back + self.sim.random.between(100 * MILLI, 500 * MILLI);
             self.sim.targeted_until = heard_at + SECOND;
@@ -74,7 +77,8 @@ impl World {
         earlier.max_by_key(|member| term(member)).map(|it| it.id)
     }
 
-    /// The leader is away until `back`; nobody hears the candidate before `heard_at`, and then nobody hears the leader.
+    /// The leader is away until `back`; nobody hears the candidate before `heard_at`, and then
+    /// nobody hears the leader.
     fn hold_up(&mut self, leader: MemberId, candidate: MemberId, back: Nanos, heard_at: Nanos) {
         let others = self.members.keys().copied();
         let others = others.filter(|id| *id != candidate && *id != leader);
@@ -87,7 +91,8 @@ impl World {
         let led: Vec<_> = led.collect();
         // Whatever else has cut them: only a leader that is heard gets a lease.
         self.sim.queue.push(back, Event::Mend(led.clone()));
-        // What is written meanwhile the candidate would miss; what is written later shows whether a read is stale.
+        // What is written meanwhile the candidate would miss; what is written later shows whether a
+        // read is stale.
         self.sim.load_wave.begin(heard_at, heard_at + AFTERMATH);
         self.sim.then(heard_at - self.sim.now, move |world| {
             if world.is_stormy() {

@@ -1,11 +1,11 @@
-//! A targeted fault with five voters: a proposal leaves the log of the leader that made it, is displaced there by another one, and
-//! is committed after all, because somebody else still has it (Raft thesis §3.6.2). Whoever was told meanwhile that it came to nothing
-//! was told wrong.
+//! A targeted fault with five voters: a proposal leaves the log of the leader that made it, is
+//! displaced there by another one, and is committed after all, because somebody else still has it
+//! (Raft thesis §3.6.2). Whoever was told meanwhile that it came to nothing was told wrong.
 //!
 //! ```text
-//! A  leads, heard by E alone | alone          | follows B, truncates | is elected, alone: displaces | alone
-//! B  —                       | is elected     | leads, heard by A    | alone                        | alone
-//! E  takes what A proposes   | alone                                                                | is elected, commits
+//! A  leads, E hears | alone      | follows B, truncates | elected, displaces | alone
+//! B  —              | is elected | leads, A hears       | alone              | alone
+//! E  takes A's      | alone                                                  | elected, commits
 //! ```
 
 use super::member::Member;
@@ -25,7 +25,8 @@ pub(super) struct Displacement {
     first: MemberId,
     last: MemberId,
     others: Vec<MemberId>,
-    /// The one of the others that led in between; what it has written would win over what is to be committed.
+    /// The one of the others that led in between; what it has written would win over what is to be
+    /// committed.
     second: Option<MemberId>,
     stage: Stage,
 }
@@ -110,7 +111,8 @@ impl World {
                 self.part(&alone);
                 it.stage = Stage::Over;
                 self.sim.count("proposals displaced on purpose");
-                // Whoever writes now takes the places of those who still wait for what they proposed first.
+                // Whoever writes now takes the places of those who still wait for what they
+                // proposed first.
                 self.sim.load_wave.swap_sides(self.sim.now + 3 * SECOND);
                 self.displacement_step(1_200 * MILLI, it.number, |world, it| {
                     let (mut heard, mut alone) = (it.others.clone(), vec![vec![it.first]]);

@@ -1,4 +1,5 @@
-//! What goes wrong, when its time has come. What waits for its moment is in [`targeted_fault`](super::targeted_fault).
+//! What goes wrong, when its time has come. What waits for its moment is in
+//! [`targeted_fault`](super::targeted_fault).
 
 use super::full_disk;
 use super::member::{Health, Member};
@@ -105,8 +106,8 @@ impl World {
         true
     }
 
-    /// The machine does not notice how long that takes. Nothing that a member could look at would tell a leader of it, so
-    /// its lease is too long then.
+    /// The machine does not notice how long that takes. Nothing that a member could look at would
+    /// tell a leader of it, so its lease is too long then.
     fn suspend(&mut self, id: MemberId, until: Nanos) -> bool {
         let Self { sim, members, .. } = self;
         let member = members.get_mut(&id);
@@ -125,8 +126,8 @@ impl World {
         self.sim.random.between(100 * MILLI, 6 * SECOND)
     }
 
-    /// Whether the cluster can do without what this member has on its disk, for ever. Only a whole cluster
-    /// at rest can.
+    /// Whether the cluster can do without what this member has on its disk, for ever. Only a whole
+    /// cluster at rest can.
     pub(super) fn may_lose(&self, id: MemberId) -> bool {
         let Some((_, membership)) = newest_leader(&self.members) else {
             return false;
@@ -137,8 +138,8 @@ impl World {
             && self.members.values().all(Member::is_sound)
     }
 
-    /// A process ends, and one of a `memory-first` member perhaps in good order: what its folder says then is believed after a
-    /// power loss too.
+    /// A process ends, and one of a `memory-first` member perhaps in good order: what its folder
+    /// says then is believed after a power loss too.
     fn end(&mut self, id: MemberId) {
         let Self { sim, members, .. } = self;
         let may_stop = sim.plan.memory_first && sim.random.chance(500_000);

@@ -1,6 +1,7 @@
-//! What a seed is about: in every other seed one story is told again and again in a cluster that is well besides, with the
-//! settings that the story needs. Left to the draw of everything, what it takes would hardly ever meet in one seed, and
-//! each thing more that may go wrong would make that rarer.
+//! What a seed is about: in every other seed one story is told again and again in a cluster that is
+//! well besides, with the settings that the story needs. Left to the draw of everything, what it
+//! takes would hardly ever meet in one seed, and each thing more that may go wrong would make that
+//! rarer.
 
 use super::plan::{Fault, Plan, Weather};
 use super::queue::{MILLI, Nanos, SECOND};
@@ -29,7 +30,8 @@ pub(super) enum Focus {
     Snapshot,
     /// A leader whose streams break again and again, and nothing else.
     Flapping,
-    /// An older program that is replaced slowly, and leaders that are cut off while members' timers differ.
+    /// An older program that is replaced slowly, and leaders that are cut off while members' timers
+    /// differ.
     Roll,
     /// `memory-first`, and sites that lose power: some have what the others go on without.
     SiteLoss,
@@ -116,9 +118,10 @@ impl Focus {
         }
     }
 
-    /// Several proposals have to wait in the log of a leader that nobody hears, and it takes five for the rest. Whoever read
-    /// from that leader would wait too, and write nothing. With few keys, somebody sees what was done twice; and no write may wait
-    /// for its turn ([`Plan::shared_entries_min`]), for then there are not several.
+    /// Several proposals have to wait in the log of a leader that nobody hears, and it takes five
+    /// for the rest. Whoever read from that leader would wait too, and write nothing. With few
+    /// keys, somebody sees what was done twice; and no write may wait for its turn
+    /// ([`Plan::shared_entries_min`]), for then there are not several.
     fn crowd(self, plan: &mut Plan, random: &mut Random) {
         plan.members = 5;
         plan.clients = *random.pick(&[8, 10, 11]).expect("not empty");
@@ -128,8 +131,8 @@ impl Focus {
         plan.safety = random.between(40, 71) * SECOND;
     }
 
-    /// Any write that is committed would take the news of a removal to the disks of those who are left; and only a few can not do
-    /// without the one that is gone.
+    /// Any write that is committed would take the news of a removal to the disks of those who are
+    /// left; and only a few can not do without the one that is gone.
     fn quieten(self, plan: &mut Plan, random: &mut Random) {
         plan.members = *random.pick(&[1, 1, 2]).expect("not empty");
         plan.clients = 1;
@@ -156,7 +159,8 @@ impl Focus {
         }
     }
 
-    /// Leases that are long, of leaders that are to hand over to others now and then, and members that lose patience early.
+    /// Leases that are long, of leaders that are to hand over to others now and then, and members
+    /// that lose patience early.
     fn roll_slowly(self, plan: &mut Plan, random: &mut Random) {
         plan.slow_roll = true;
         let long = *random.pick(&[(100, 10), (200, 10)]).expect("not empty");
@@ -178,7 +182,8 @@ impl Focus {
         }
     }
 
-    /// A short election timeout, which no stream that is opened again may outlast. Whoever needs a snapshot is away for a while.
+    /// A short election timeout, which no stream that is opened again may outlast. Whoever needs a
+    /// snapshot is away for a while.
     fn leave_the_rest(self, plan: &mut Plan) {
         plan.faults.retain(|(kind, _)| *kind == Fault::Flapping);
         plan.memory_first = false;

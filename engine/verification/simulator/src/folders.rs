@@ -1,5 +1,5 @@
-//! The folders of a machine, as far as an installation moves them. A rename is durable only once all were synced, what
-//! is removed is gone at once, and the process may end between any two steps.
+//! The folders of a machine, as far as an installation moves them. A rename is durable only once
+//! all were synced, what is removed is gone at once, and the process may end between any two steps.
 
 use super::random::Random;
 use super::store::SimStore;
@@ -105,7 +105,8 @@ fn failed(what: &'static str) -> DiskError {
 }
 
 impl SimFolders {
-    /// The state, made anew if there is none. Like RocksDB's shell, this makes all renames so far durable.
+    /// The state, made anew if there is none. Like RocksDB's shell, this makes all renames so far
+    /// durable.
     pub(super) fn open_store(&self) -> Result<SimStore, StoreError> {
         let mut inner = self.0.borrow_mut();
         let store = match inner.content(MemberDir::State) {
@@ -161,8 +162,8 @@ impl SimFolders {
         }
     }
 
-    /// The machine loses its power: renames that were not synced are forgotten, from some point on. What becomes of the
-    /// files in the folders has nothing to do with that.
+    /// The machine loses its power: renames that were not synced are forgotten, from some point on.
+    /// What becomes of the files in the folders has nothing to do with that.
     pub(super) fn lose_power(&self, random: &mut Random) {
         let mut inner = self.0.borrow_mut();
         let inner = &mut *inner;

@@ -1,8 +1,9 @@
 //! What counts of what clients were told, where a loss was accepted.
 //!
-//! Logs lose their ends, so a first part of what was written behind the last safe revision is kept, and the rest is lost. What
-//! the changes of each revision were before, and what they are after, says which is which: values are never written twice.
-//! Of what is kept every answer counts, and what is lost never happened. Only deletes that look alike leave a doubt.
+//! Logs lose their ends, so a first part of what was written behind the last safe revision is kept,
+//! and the rest is lost. What the changes of each revision were before, and what they are after,
+//! says which is which: values are never written twice. Of what is kept every answer counts, and
+//! what is lost never happened. Only deletes that look alike leave a doubt.
 
 use super::queue::Nanos;
 use dengine_checker::{Answer, Call, History};
@@ -45,13 +46,15 @@ impl Losses {
         self.0.push(Loss { at, safe, before });
     }
 
-    /// A history of which nothing is asked that is lost; `changes` are those that there are in the end.
+    /// A history of which nothing is asked that is lost; `changes` are those that there are in the
+    /// end.
     pub(super) fn forgive(&self, history: &History, changes: &Changes) -> History {
         let mut forgiven = history.clone();
         if self.0.is_empty() {
             return forgiven;
         }
-        // What was lost never comes back, so the end says what became of it, whatever was lost later.
+        // What was lost never comes back, so the end says what became of it, whatever was lost
+        // later.
         let fates: Vec<_> = self.0.iter().map(|it| it.fate(changes)).collect();
         for operation in &mut forgiven.operations {
             let losses = self.0.iter().filter(|it| operation.invoked.nanos > it.at);
@@ -170,7 +173,8 @@ mod tests {
         assert_eq!(fate(&before, &[(6, ""), (7, "b")]), (7, Some(8)));
     }
 
-    /// It goes on from the revision of the loss, and may read what is older than what it has written before.
+    /// It goes on from the revision of the loss, and may read what is older than what it has
+    /// written before.
     #[test]
     fn whoever_begins_anew_is_another_client_to_the_checker() {
         let put = |nanos, revision| Operation {

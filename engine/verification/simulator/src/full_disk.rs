@@ -1,14 +1,16 @@
 //! Disks that others have filled for good: only what a log gives back itself is free again.
 //!
 //! A member that waits for space has its state flushed, so that segments of its log are needed no
-//! more. With that and nothing else it must go on, also when the faults have ended. Each run decides apart from all that it draws
-//! besides whether it is about this, so that the others are what they would be if there were none.
+//! more. With that and nothing else it must go on, also when the faults have ended. Each run
+//! decides apart from all that it draws besides whether it is about this, so that the others are
+//! what they would be if there were none.
 
 use super::plan::{Fault, Plan, Weather};
 use super::queue::{MILLI, SECOND};
 use super::random::Random;
 
-/// Longer than anything that these members write at once: a longer segment would not fit where a shorter one was.
+/// Longer than anything that these members write at once: a longer segment would not fit where a
+/// shorter one was.
 const SEGMENT_BYTES: u32 = 32 << 10;
 /// Beside the segment that it writes, a log needs the one that is full before it, and the next one.
 const SEGMENTS_BESIDE: u64 = 2;

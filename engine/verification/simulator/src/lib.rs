@@ -1,24 +1,26 @@
-//! The deterministic simulator: a whole cluster and its clients in one thread, where one seed decides everything.
+//! The deterministic simulator: a whole cluster and its clients in one thread, where one seed
+//! decides everything.
 //!
-//! What runs here is what ships: consensus, the ordering of a replica, the log, and the state machine are
-//! those of `dengine-raft`, and `dengine-checker` judges. The simulator adds the world around them, and its faults. It holds no
-//! consensus, log or apply code of its own. `docs/simulator.md` says what it does and how to run it.
+//! What runs here is what ships: consensus, the ordering of a replica, the log, and the state
+//! machine are those of `dengine-raft`, and `dengine-checker` judges. The simulator adds the world
+//! around them, and its faults. It holds no consensus, log or apply code of its own.
+//! `docs/simulator.md` says what it does and how to run it.
 //!
 //! # Code map
-//! [`world`] runs the phases; [`plan`] is what a seed decides beforehand, [`settings`] what each member is started with,
-//! and [`focus`] what every other seed is about, [`full_disk`] what a few are;
-//! [`faults`] what then goes wrong, and
-//! [`targeted_fault`], [`delayed_votes`] and [`displaced`] what does so at the worst moment; [`roll`] replaces an older program;
-//! [`loss`] is what a `memory-first` cluster may lose, [`restored`] what some of its members may know of that,
-//! and [`forgiven`] what still counts of what clients were told.
-//! [`member`] is a machine with its process; [`network`], [`clock`], [`store`] and [`folders`] are what it stands on
-//! (its disk is [`MemoryDisk`](dengine_log::memory::MemoryDisk)). [`client`]s and the [`operator`] use it.
-//! [`invariants`] watch, one file each; `search` asks them to find planted bugs. [`surroundings`] holds what all share: [`queue`], [`random`],
-//! [`trace`].
+//! [`world`] runs the phases; [`plan`] is what a seed decides beforehand, [`settings`] what each
+//! member is started with, and [`focus`] what every other seed is about, [`full_disk`] what a few
+//! are; [`faults`] what then goes wrong, and [`targeted_fault`], [`delayed_votes`] and
+//! [`displaced`] what does so at the worst moment; [`roll`] replaces an older program; [`loss`] is
+//! what a `memory-first` cluster may lose, [`restored`] what some of its members may know of that,
+//! and [`forgiven`] what still counts of what clients were told. [`member`] is a machine with its
+//! process; [`network`], [`clock`], [`store`] and [`folders`] are what it stands on (its disk is
+//! [`MemoryDisk`](dengine_log::memory::MemoryDisk)). [`client`]s and the [`operator`] use it.
+//! [`invariants`] watch, one file each; `search` asks them to find planted bugs. [`surroundings`]
+//! holds what all share: [`queue`], [`random`], [`trace`].
 //!
 //! # Determinism
-//! No clock, no thread, no hash map whose order shows, no randomness but [`random`]. Every line of the trace
-//! goes into a hash, and a test runs a seed twice.
+//! No clock, no thread, no hash map whose order shows, no randomness but [`random`]. Every line of
+//! the trace goes into a hash, and a test runs a seed twice.
 
 mod client;
 mod clock;

@@ -1,5 +1,6 @@
-//! How much clients write from time to time: load comes in waves. At the height of a wave every other client writes and
-//! the rest reads, so that somebody is left to see what becomes of it: a write to a leader that is cut off keeps its client busy.
+//! How much clients write from time to time: load comes in waves. At the height of a wave every
+//! other client writes and the rest reads, so that somebody is left to see what becomes of it: a
+//! write to a leader that is cut off keeps its client busy.
 
 use super::queue::Nanos;
 

@@ -1,12 +1,14 @@
 //! What a `memory-first` cluster may lose, and what not.
 //!
-//! A member whose machine lost power refuses to start, and is replaced. As long as a majority of the voters is well, nothing
-//! that was acknowledged is lost, and nothing here forgives anything. Once a majority has lost power, somebody does as
-//! `docs/runbooks/DEngineQuorumLost.md` says: stops all members, accepts the loss for each that refused, and starts them.
-//! Then what was committed and is on the disks of a majority is still not lost; behind the last such entry, history may
-//! begin anew, but for what was answered of who the members are. Clients and watchers do so too: they are told of nothing, but what they know of later revisions may be of what
-//! is lost, and ids of sessions that were opened there are given out again. A member that still has what the others go on
-//! without must end; see [`restored`](super::restored).
+//! A member whose machine lost power refuses to start, and is replaced. As long as a majority of
+//! the voters is well, nothing that was acknowledged is lost, and nothing here forgives anything.
+//! Once a majority has lost power, somebody does as `docs/runbooks/DEngineQuorumLost.md` says:
+//! stops all members, accepts the loss for each that refused, and starts them. Then what was
+//! committed and is on the disks of a majority is still not lost; behind the last such entry,
+//! history may begin anew, but for what was answered of who the members are. Clients and watchers
+//! do so too: they are told of nothing, but what they know of later revisions may be of what is
+//! lost, and ids of sessions that were opened there are given out again. A member that still has
+//! what the others go on without must end; see [`restored`](super::restored).
 
 use super::forgiven::Changes;
 use super::invariants::Seen;
@@ -78,7 +80,8 @@ impl Progress {
             .collect()
     }
 
-    /// The last entry that is committed and on the disks of a majority of the voters, as far as it was noted.
+    /// The last entry that is committed and on the disks of a majority of the voters, as far as it
+    /// was noted.
     fn safe(&self, members: &Members) -> (Index, Revision) {
         let voters = self.voters();
         let mut newest_first = self.revisions.iter().rev();
@@ -102,7 +105,8 @@ impl Progress {
     }
 }
 
-/// What takes from the disks of a `memory-first` cluster what it acknowledged: mostly power, and sometimes the disks themselves.
+/// What takes from the disks of a `memory-first` cluster what it acknowledged: mostly power, and
+/// sometimes the disks themselves.
 pub(super) fn plan_losses(plan: &mut Plan, random: &mut Random) {
     if random.chance(700_000) {
         plan_site_losses(plan, random);
@@ -146,7 +150,8 @@ pub(super) fn recover_if_needed(
 }
 
 impl World {
-    /// A majority of the voters loses power at once. The others go on, and may have what all of those have lost.
+    /// A majority of the voters loses power at once. The others go on, and may have what all of
+    /// those have lost.
     pub(super) fn site_loses_power(&mut self) -> bool {
         let mut ids = self.sim.progress.voters();
         let quorum = ids.len() / 2 + 1;
@@ -163,10 +168,11 @@ impl World {
         true
     }
 
-    /// Whether, after an accepted loss, nobody who runs sees a majority of the voters that it knows of, because one of these refuses
-    /// to start: of two, one has given its history up. The runbook goes on with a copy then. Whoever was switched off excuses nothing:
-    /// it was answered that it is gone, which no loss may undo. Whoever is no
-    /// member to the one with the longest log does not count: it was removed, still runs, and knows older voters.
+    /// Whether, after an accepted loss, nobody who runs sees a majority of the voters that it knows
+    /// of, because one of these refuses to start: of two, one has given its history up. The runbook
+    /// goes on with a copy then. Whoever was switched off excuses nothing: it was answered that it
+    /// is gone, which no loss may undo. Whoever is no member to the one with the longest log does
+    /// not count: it was removed, still runs, and knows older voters.
     pub(super) fn loss_took_the_quorum(&self) -> bool {
         let up = |id: &MemberId| self.members.get(id).is_some_and(Member::is_up);
         let lacks_quorum = |known: &Arc<Membership>| {
@@ -193,7 +199,8 @@ impl World {
         let (index, revision) = self.sim.progress.safe(&self.members);
         let Self { sim, members, .. } = self;
         sim.note(format_args!(
-            "all are stopped; the loss of what stands behind {index}, revision {revision}, is accepted"
+            "all are stopped; the loss of what stands behind {index}, revision {revision}, is \
+             accepted"
         ));
         sim.count("losses accepted");
         let mut spared = Vec::new();
@@ -218,7 +225,8 @@ impl World {
         for watcher in &mut self.watchers {
             watcher.begin_anew(members, revision);
         }
-        // Who has what the others have lost would lead them, and nothing would be lost. Not so who comes back late.
+        // Who has what the others have lost would lead them, and nothing would be lost. Not so who
+        // comes back late.
         if self.sim.random.chance(500_000) {
             for id in spared {
                 let duration = self.sim.random.between(3 * SECOND, 8 * SECOND);

@@ -14,7 +14,8 @@ pub(super) struct Network {
     weather: Weather,
     /// Links that carry nothing.
     cut: BTreeSet<Link>,
-    /// Until when links keep what they are given: what a transport sends again arrives late, and at once.
+    /// Until when links keep what they are given: what a transport sends again arrives late, and at
+    /// once.
     held: BTreeMap<Link, Nanos>,
     /// When the last message of a link arrives: without reordering, none overtakes it.
     newest: BTreeMap<Link, Nanos>,

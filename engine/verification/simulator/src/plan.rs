@@ -1,6 +1,6 @@
-//! What a seed decides before anything happens: how large the cluster is, how fast its parts are, and which
-//! faults there are. Every seed leaves some faults out, because one kind may hide another's bugs (swarm
-//! testing, Groce et al. 2012).
+//! What a seed decides before anything happens: how large the cluster is, how fast its parts are,
+//! and which faults there are. Every seed leaves some faults out, because one kind may hide
+//! another's bugs (swarm testing, Groce et al. 2012).
 
 use super::focus::Focus;
 use super::queue::{MILLI, Nanos, SECOND};
@@ -10,7 +10,8 @@ use dengine_raft::replica::SyncRule;
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// Ticks in milliseconds, and election timeouts in ticks: as usual, and what else members may be started with.
+/// Ticks in milliseconds, and election timeouts in ticks: as usual, and what else members may be
+/// started with.
 const TIMERS: [(u64, usize); 5] = [(100, 10), (200, 10), (200, 5), (50, 10), (40, 7)];
 /// There are fewer keys than this.
 pub(super) const KEYS_MAX: u64 = 8;
@@ -30,11 +31,11 @@ pub(super) enum Fault {
     OneWayPartition,
     /// Nobody hears the leader, or the leader hears nobody.
     LeaderCut,
-    /// Somebody who did not hear the leader for long asks for votes just when all others have restarted and
-    /// the leader is cut off.
+    /// Somebody who did not hear the leader for long asks for votes just when all others have
+    /// restarted and the leader is cut off.
     Usurper,
-    /// A leader stops for a while. What somebody who stands for its place meanwhile has to say arrives when the leader
-    /// is back.
+    /// A leader stops for a while. What somebody who stands for its place meanwhile has to say
+    /// arrives when the leader is back.
     DelayedVotes,
     /// What a leader of five has proposed is displaced in its log, and committed from another one.
     Displacement,
@@ -46,7 +47,8 @@ pub(super) enum Fault {
     Congestion,
     /// A process is stopped for a while, and its clock goes on.
     Pause,
-    /// A machine is suspended for a while, and its clock with it. A leader only where nobody reads by lease.
+    /// A machine is suspended for a while, and its clock with it. A leader only where nobody reads
+    /// by lease.
     StoppedClock,
     /// A disk takes its time.
     SlowDisk,
@@ -74,11 +76,14 @@ pub(super) enum Fault {
     Replace,
     /// Nobody writes for a while, and then everybody does.
     Lull,
-    /// A member is replaced, and who is to vote afterwards is gone just then, or acknowledges nothing.
+    /// A member is replaced, and who is to vote afterwards is gone just then, or acknowledges
+    /// nothing.
     Silence,
-    /// A member is replaced, and all others lose power as soon as it is answered that it is gone, and it is switched off.
+    /// A member is replaced, and all others lose power as soon as it is answered that it is gone,
+    /// and it is switched off.
     ForgottenRemoval,
-    /// All machines of a site lose power, a majority, and not all there are. Only where that is the story: see [`loss`](super::loss).
+    /// All machines of a site lose power, a majority, and not all there are. Only where that is the
+    /// story: see [`loss`](super::loss).
     SiteLoss,
 }
 
@@ -182,14 +187,15 @@ pub(super) struct Load {
     pub(super) writes: u64,
     /// Every other client does little but read, and the others little but write.
     pub(super) roles: bool,
-    /// Of a hundred reads, how many are linearizable, by lease, within a session; the rest is eventual.
+    /// Of a hundred reads, how many are linearizable, by lease, within a session; the rest is
+    /// eventual.
     pub(super) levels: [u64; 3],
     /// How many of a hundred puts, swaps, and puts of batches have a time to live.
     pub(super) expiring: u64,
 }
 
-/// What reads there are: of all kinds, or of one. Whoever only reads by lease is not held up at a leader that is cut off
-/// by reads that need a quorum.
+/// What reads there are: of all kinds, or of one. Whoever only reads by lease is not held up at a
+/// leader that is cut off by reads that need a quorum.
 const LEVELS: [[u64; 3]; 4] = [[40, 30, 18], [40, 30, 18], [100, 0, 0], [0, 100, 0]];
 
 /// See the module.
@@ -223,12 +229,12 @@ pub(super) struct Plan {
     pub(super) slow_roll: bool,
     /// What members may be started with, each time anew.
     pub(super) settings: Vec<MemberSettings>,
-    /// Some values are as long as this, and most as short as can be. A batch with seven of them is larger than a message
-    /// and fits into a frame.
+    /// Some values are as long as this, and most as short as can be. A batch with seven of them is
+    /// larger than a message and fits into a frame.
     pub(super) value_bytes: Option<u64>,
-    /// How many milliseconds members' ticks are long, and how many of them an election timeout is, at least: one setting,
-    /// or, where a change of it is being rolled out and perhaps back, the one before and the one after. Each start
-    /// takes one of them.
+    /// How many milliseconds members' ticks are long, and how many of them an election timeout is,
+    /// at least: one setting, or, where a change of it is being rolled out and perhaps back, the
+    /// one before and the one after. Each start takes one of them.
     pub(super) timers: Vec<(u64, usize)>,
     pub(super) load: Load,
     /// Which faults there are, and how long there is none of that kind, on average.
@@ -236,8 +242,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// In some clusters so few entries that writes wait for their turn although a client has one at a time. In the others they
-    /// never do, for then fewer are under way when something fails.
+    /// In some clusters so few entries that writes wait for their turn although a client has one at
+    /// a time. In the others they never do, for then fewer are under way when something fails.
     pub(super) fn shared_entries_min(&self) -> usize {
         match self.clients % 3 {
             0 => 2,

@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Simulated nanoseconds since the simulation began. No member knows them: each has a clock of its own.
+/// Simulated nanoseconds since the simulation began. No member knows them: each has a clock of its
+/// own.
 pub(super) type Nanos = u64;
 
 /// One millisecond.

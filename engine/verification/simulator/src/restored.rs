@@ -1,9 +1,10 @@
 //! What a member applies of a history that may have been given up.
 //!
-//! When a loss was accepted, every member goes on from what it knew to be committed, and some know more than others. That proves
-//! nothing yet: whoever is elected may lack it, and then the member must end. So it is held back, together with what the member tells
-//! of it, until the member applies something that was committed since. By that it says that all it has is part of
-//! what the others go on with, and it is shown to the invariants like everybody's.
+//! When a loss was accepted, every member goes on from what it knew to be committed, and some know
+//! more than others. That proves nothing yet: whoever is elected may lack it, and then the member
+//! must end. So it is held back, together with what the member tells of it, until the member
+//! applies something that was committed since. By that it says that all it has is part of what the
+//! others go on with, and it is shown to the invariants like everybody's.
 
 use dengine_types::{Entry, Index, MemberId, Term};
 use std::borrow::Cow;
@@ -16,7 +17,8 @@ pub(super) struct Restored {
     held: BTreeMap<MemberId, Held>,
     /// The newest term that anybody has led.
     led: Term,
-    /// The same when the last loss was accepted: what comes late of such a term tells of the history before.
+    /// The same when the last loss was accepted: what comes late of such a term tells of the
+    /// history before.
     lost: Term,
 }
 
@@ -57,7 +59,8 @@ impl Restored {
         self.held.remove(&member);
     }
 
-    /// What is certain by now of what a member, whose term is `term`, hands to its state machine: these entries, or none of them, or more.
+    /// What is certain by now of what a member, whose term is `term`, hands to its state machine:
+    /// these entries, or none of them, or more.
     pub(super) fn commits<'a>(
         &mut self,
         member: MemberId,

@@ -1,10 +1,11 @@
-//! A cluster whose members run an older program, which are replaced by the present one, one at a time, while clients
-//! write and faults happen.
+//! A cluster whose members run an older program, which are replaced by the present one, one at a
+//! time, while clients write and faults happen.
 //!
-//! The older program is this one, but that it reads no command above the oldest version, says so in its Hellos and Acks,
-//! stops at anything newer, and promises nothing by its answers to a leader's rounds, though it keeps to what the present
-//! one promises. All runs decide apart from each other's seeds whether they have a roll, so that those
-//! without one are what they would be if there were none; those that are about rolls ([`focus`](super::focus)) always have one.
+//! The older program is this one, but that it reads no command above the oldest version, says so in
+//! its Hellos and Acks, stops at anything newer, and promises nothing by its answers to a leader's
+//! rounds, though it keeps to what the present one promises. All runs decide apart from each
+//! other's seeds whether they have a roll, so that those without one are what they would be if
+//! there were none; those that are about rolls ([`focus`](super::focus)) always have one.
 
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;

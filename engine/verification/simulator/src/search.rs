@@ -4,7 +4,8 @@ use super::{Keep, invariants, run};
 use dengine_planted::{Bug, plant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::{sync::mpsc, thread};
+use std::sync::mpsc;
+use std::thread;
 
 /// What to look for, and where.
 #[derive(Clone, Debug)]
@@ -26,8 +27,9 @@ pub struct Sought {
     pub bug: Bug,
     /// For each range, how many seeds it took; none if none of them found it.
     pub seeds: Vec<Option<u64>>,
-    /// The invariants that reported it first, each once: in the seeds that found it, and in two more of each range if they find it
-    /// soon, for a bug does not show itself in the same way each time.
+    /// The invariants that reported it first, each once: in the seeds that found it, and in two
+    /// more of each range if they find it soon, for a bug does not show itself in the same way each
+    /// time.
     pub found_as: Vec<&'static str>,
 }
 

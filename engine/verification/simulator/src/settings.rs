@@ -1,6 +1,6 @@
-//! What members are started with. Those of one cluster may be set differently, as they are while a change of the settings is
-//! rolled out, and each start takes any of the settings that there are. Ticks and election timeouts are drawn apart: see
-//! [`Plan::timers`](super::plan::Plan::timers).
+//! What members are started with. Those of one cluster may be set differently, as they are while a
+//! change of the settings is rolled out, and each start takes any of the settings that there are.
+//! Ticks and election timeouts are drawn apart: see [`Plan::timers`](super::plan::Plan::timers).
 
 use super::random::Random;
 use dengine_kv::RetentionSetting;
@@ -23,7 +23,8 @@ pub(super) struct MemberSettings {
     pub(super) message_bytes: usize,
     /// Messages with log that may be on their way to one member.
     pub(super) messages_in_flight: usize,
-    /// Bytes of messages that may wait for one member. In some members less than what may be on its way.
+    /// Bytes of messages that may wait for one member. In some members less than what may be on its
+    /// way.
     pub(super) queue_bytes: usize,
     /// Bytes of entries that are proposed and not committed.
     pub(super) uncommitted_bytes: u64,

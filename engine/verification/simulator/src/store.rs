@@ -1,4 +1,5 @@
-//! A store that forgets what it has not flushed when its process ends, as RocksDB without its log does.
+//! A store that forgets what it has not flushed when its process ends, as RocksDB without its log
+//! does.
 
 use super::random::Random;
 use bytes::Bytes;
@@ -34,8 +35,8 @@ struct State {
 }
 
 impl SimStore {
-    /// The store as the next process finds it. It may hold more than was flushed: whole batches, and
-    /// none without those before it.
+    /// The store as the next process finds it. It may hold more than was flushed: whole batches,
+    /// and none without those before it.
     pub(super) fn reopen(&self, random: &mut Random) -> Self {
         let state = self.lock();
         let kept = match random.below(3) {

@@ -160,7 +160,8 @@ impl Surroundings {
         &mut self.invariants
     }
 
-    /// Sends a message from one member to another. Returns whether the stream is found to be broken.
+    /// Sends a message from one member to another. Returns whether the stream is found to be
+    /// broken.
     pub(super) fn send(&mut self, link: Link, bytes: &Bytes) -> bool {
         let fate = self.network.send(self.now, link);
         let hash = Hash::of(&[bytes]).0 as u32;

@@ -1,5 +1,5 @@
-//! Faults that wait for their moment: of all times to lose power, to cut a link or to hand over, these are the worst.
-//! Left to chance they would hardly ever meet.
+//! Faults that wait for their moment: of all times to lose power, to cut a link or to hand over,
+//! these are the worst. Left to chance they would hardly ever meet.
 
 use super::member::Member;
 use super::operator::newest_leader;
@@ -33,8 +33,8 @@ pub(super) fn over_snapshot(sim: &mut Surroundings, receiver: MemberId) {
     }
 }
 
-/// A change is about to be asked for that counts on who votes then. Returns for how long to look away, if some of them fall
-/// silent meanwhile.
+/// A change is about to be asked for that counts on who votes then. Returns for how long to look
+/// away, if some of them fall silent meanwhile.
 pub(super) fn over_change(
     sim: &mut Surroundings,
     members: &Members,
@@ -66,7 +66,8 @@ pub(super) fn over_change(
     Some(LACKS_AFTER + SECOND)
 }
 
-/// So many others than the leader that without them and the one that is removed there is no quorum, though with it there is.
+/// So many others than the leader that without them and the one that is removed there is no quorum,
+/// though with it there is.
 fn half_of_those_left(
     sim: &mut Surroundings,
     known: &Membership,
@@ -97,7 +98,8 @@ fn hang(sim: &mut Surroundings, ids: Vec<MemberId>) {
     sim.then(0, move |world| world.hang(&ids, duration));
 }
 
-/// A member was answered to be gone for ever: if it is, it is not needed even when nobody remembers anything but its disk.
+/// A member was answered to be gone for ever: if it is, it is not needed even when nobody remembers
+/// anything but its disk.
 pub(super) fn over_removal(sim: &mut Surroundings, removed: MemberId) {
     if sim.plan.has(Fault::ForgottenRemoval) && sim.random.chance(500_000) {
         sim.then(0, move |world| world.forget_removal(removed));
@@ -142,7 +144,8 @@ impl World {
     fn crash_over_vote(&mut self, voter: MemberId, candidate: MemberId) {
         self.crash(voter, Fault::PowerLoss, "over a vote");
         if self.sim.random.chance(500_000) {
-            // Whoever else voted forgets it too, and the candidate, elected or not, is heard no more.
+            // Whoever else voted forgets it too, and the candidate, elected or not, is heard no
+            // more.
             let others = self.members.keys().copied();
             let others: Vec<_> = others
                 .filter(|id| *id != candidate && *id != voter)
@@ -178,8 +181,8 @@ impl World {
         }
     }
 
-    /// Somebody loses sight of the leader, and as nobody writes, misses nothing; a while later the leader is alone,
-    /// everybody who could remember it has just restarted, and all clients write.
+    /// Somebody loses sight of the leader, and as nobody writes, misses nothing; a while later the
+    /// leader is alone, everybody who could remember it has just restarted, and all clients write.
     pub(super) fn usurp(&mut self) -> bool {
         let Some((leader, membership)) = newest_leader(&self.members) else {
             return false;

@@ -17,7 +17,8 @@ fn two_seeds_are_not() {
     assert_ne!(run(1, Keep::Hash).trace_hash, run(2, Keep::Hash).trace_hash);
 }
 
-/// Members of an older program are replaced, and what only the present one reads is written once all of them are.
+/// Members of an older program are replaced, and what only the present one reads is written once
+/// all of them are.
 #[test]
 fn rolls_come_to_write_the_newest_commands() {
     let rolled = |seed| {
@@ -93,8 +94,9 @@ mod planted {
         }
     }
 
-    /// Several times what the rarest takes (docs/simulator.md): the same seed is another run with each change of the core. And no
-    /// invariant is there that never was the first to see anything: it might see nothing at all.
+    /// Several times what the rarest takes (docs/simulator.md): the same seed is another run with
+    /// each change of the core. And no invariant is there that never was the first to see anything:
+    /// it might see nothing at all.
     #[test]
     fn planted_bugs_are_found() {
         let search = Search {

@@ -47,8 +47,8 @@ enum Kind {
     Transfer,
 }
 
-/// Those who wait for one process, and the answers that it has given and nobody has taken. Who gave up stays until its
-/// answer comes, which may then come late.
+/// Those who wait for one process, and the answers that it has given and nobody has taken. Who gave
+/// up stays until its answer comes, which may then come late.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     waiting: BTreeMap<Token, (Kind, Ticket)>,

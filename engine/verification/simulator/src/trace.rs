@@ -1,5 +1,5 @@
-//! What happened, one readable line each, and a running hash of it all: equal seeds must come to equal
-//! hashes.
+//! What happened, one readable line each, and a running hash of it all: equal seeds must come to
+//! equal hashes.
 
 use super::queue::{MILLI, Nanos, SECOND};
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! A client that watches: at one member after the other, and each time where it stopped. How far it was told is
-//! `dengine-client`'s own book-keeping.
+//! A client that watches: at one member after the other, and each time where it stopped. How far it
+//! was told is `dengine-client`'s own book-keeping.
 
 use super::invariants::Seen;
 use super::member::{WatchMessage, all_keys};
@@ -29,7 +29,8 @@ pub(super) struct Watcher {
 struct Watching {
     spec: WatchSpec,
     cursor: WatchCursor,
-    /// The first revision that was not handed on with all its events, and the events of it that were.
+    /// The first revision that was not handed on with all its events, and the events of it that
+    /// were.
     handed_on: (Revision, Vec<kv::Event>),
 }
 
@@ -91,8 +92,8 @@ impl Watcher {
         watches.all(|it| it.cursor.next_revision() > revision.0)
     }
 
-    /// Takes in what came; in a storm sometimes late. In the calm it has to come to the end in time, even if every
-    /// event is a message of its own.
+    /// Takes in what came; in a storm sometimes late. In the calm it has to come to the end in
+    /// time, even if every event is a message of its own.
     pub(super) fn look(&mut self, sim: &mut Surroundings, members: &mut Members, storm: bool) {
         let mean = match storm {
             true if self.random.chance(20_000) => 3_000 * MILLI,

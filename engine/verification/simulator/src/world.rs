@@ -1,14 +1,13 @@
 //! The whole of a run: its members, its clients and whoever runs the cluster, through its phases.
 //!
-//! *Storm*: faults happen; whatever is answered must be right. *Calm*: they stop, every process is started
-//! again; within a bound a write succeeds, and within another all members agree. *Rest*: clients ask for
-//! nothing new. Then everything that was seen is judged.
+//! *Storm*: faults happen; whatever is answered must be right. *Calm*: they stop, every process is
+//! started again; within a bound a write succeeds, and within another all members agree. *Rest*:
+//! clients ask for nothing new. Then everything that was seen is judged.
 
 use super::client::{self, Ask, Client, ClientEvent, Outcome};
 use super::clock::Clock;
 use super::displaced::Displacement;
 use super::forgiven::Losses;
-use super::full_disk;
 use super::invariants::{Broken, End, Seen};
 use super::load_wave::LoadWave;
 use super::member::{Actor, DRIFT_PERCENT_MAX, Member};
@@ -22,7 +21,7 @@ use super::surroundings::{Event, Surroundings};
 use super::ticket::{Answered, Asker, Request, Ticket};
 use super::trace::{Keep, Trace};
 use super::watcher::Watcher;
-use super::{Report, Violation};
+use super::{Report, Violation, full_disk};
 use bytes::Bytes;
 use dengine_checker::{Answer, Level, Recorder};
 use dengine_kv::CommandVersion;
@@ -38,8 +37,8 @@ pub(super) type Members = BTreeMap<MemberId, Member>;
 const WRITE_WITHIN: Nanos = 30 * SECOND;
 /// Once faults stopped, all members agree within this time.
 const AGREE_WITHIN: Nanos = 120 * SECOND;
-/// Bounds the search of the linearizability checker, for each set of keys. Where it never goes back it takes a step for
-/// each key that an operation reads or writes: tens of thousands.
+/// Bounds the search of the linearizability checker, for each set of keys. Where it never goes back
+/// it takes a step for each key that an operation reads or writes: tens of thousands.
 const CHECK_STEPS: usize = 300_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +49,8 @@ enum Phase {
     /// Since when it was calm.
     Rest(Nanos),
     Over,
-    /// An accepted loss has left a cluster that nobody can bring back ([`World::loss_took_the_quorum`]): there is no end to judge.
+    /// An accepted loss has left a cluster that nobody can bring back
+    /// ([`World::loss_took_the_quorum`]): there is no end to judge.
     Lost,
 }
 
@@ -63,8 +63,8 @@ pub(super) struct World {
     recorder: Recorder,
     pub(super) losses: Losses,
     undecided: usize,
-    /// A leader whose clock stands still unnoticed has a lease that is too long, and nobody reads by it then; that lease
-    /// may outlast the faults.
+    /// A leader whose clock stands still unnoticed has a lease that is too long, and nobody reads
+    /// by it then; that lease may outlast the faults.
     leases_hold: bool,
     /// Streams break, and nothing else goes wrong.
     flaps_only: bool,

@@ -1,6 +1,6 @@
 //! What test programs share, most of which run the server as a process: [`serve()`] says with which
-//! flags and without which settings, [`Listen`] and [`free_port`] where it listens, [`Process`] ends
-//! with its test, and [`settings`] are what `make` passes to a test program.
+//! flags and without which settings, [`Listen`] and [`free_port`] where it listens, [`Process`]
+//! ends with its test, and [`settings`] are what `make` passes to a test program.
 //!
 //! What may not live here: anything that compiles the engine, and what only one test program needs,
 //! such as clusters, disks, networks and cgroups.

@@ -1,12 +1,10 @@
 //! Ports for members.
 
-use std::{
-    net::{Ipv4Addr, TcpListener},
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Below the range from which the system picks ports for outgoing connections, so that a member that is down for a
-/// while finds its port free when it comes back.
+/// Below the range from which the system picks ports for outgoing connections, so that a member
+/// that is down for a while finds its port free when it comes back.
 const FIRST: u32 = 10_000;
 const COUNT: u32 = 20_000;
 

@@ -1,11 +1,9 @@
 //! A process that ends with its test.
 
-use std::{
-    fs::File,
-    path::Path,
-    process::{Child, Command, ExitStatus, Stdio},
-    time::{Duration, Instant},
-};
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -1,10 +1,8 @@
 //! The command line of `dengine serve`.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::free_port;
 
@@ -34,8 +32,8 @@ impl Listen {
     }
 }
 
-/// Completes a command that is the server, or becomes it: what every start of `dengine serve` names. Other flags and
-/// variables may follow.
+/// Completes a command that is the server, or becomes it: what every start of `dengine serve`
+/// names. Other flags and variables may follow.
 pub fn serve(command: &mut Command, name: &str, listen: &Listen, data_dir: &Path) {
     without_settings(command);
     command
@@ -49,14 +47,14 @@ pub fn serve(command: &mut Command, name: &str, listen: &Listen, data_dir: &Path
     command.arg("--data-dir").arg(data_dir);
 }
 
-/// The program under test, for test programs of other packages than its own: beside the test program, where cargo puts
-/// both, unless `DENGINE_BIN` names another one.
+/// The program under test, for test programs of other packages than its own: beside the test
+/// program, where cargo puts both, unless `DENGINE_BIN` names another one.
 ///
 /// Cargo does not build it for such a test. `made_by` does, and should be how the test is run.
 ///
 /// # Panics
-/// There is no such program, or it is older than its sources, so that a test would judge the code of
-/// yesterday.
+/// There is no such program, or it is older than its sources, so that a test would judge the code
+/// of yesterday.
 pub fn built_program(made_by: &str) -> PathBuf {
     if let Some(named) = std::env::var_os("DENGINE_BIN") {
         return named.into();
@@ -77,8 +75,8 @@ pub fn built_program(made_by: &str) -> PathBuf {
     built
 }
 
-/// A file that the program was made of and that has changed since, as cargo's list of them beside it
-/// says.
+/// A file that the program was made of and that has changed since, as cargo's list of them beside
+/// it says.
 fn newer_source(program: &Path) -> Option<String> {
     let sources = fs_err::read_to_string(program.with_extension("d")).ok()?;
     let (_, sources) = sources.split_once(": ")?;

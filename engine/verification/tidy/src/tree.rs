@@ -22,7 +22,7 @@ pub struct Tree {
     files: BTreeMap<String, Option<File>>,
 }
 
-/// Whose text is read. All others are only known to exist.
+/// Whose text is read, unless it is generated. All others are only known to exist.
 const READ: [&str; 4] = [".rs", ".md", ".toml", "Chart.yaml"];
 
 impl Tree {
@@ -54,7 +54,8 @@ impl Tree {
             if !root.join(path).is_file() {
                 continue;
             }
-            let is_read = READ.iter().any(|ending| path.ends_with(ending));
+            let is_generated = path.contains("/src/generated/");
+            let is_read = !is_generated && READ.iter().any(|ending| path.ends_with(ending));
             let text = is_read
                 .then(|| fs::read_to_string(root.join(path)))
                 .transpose()?;

@@ -5,19 +5,15 @@
 //!
 //! What Kubernetes has to do with it is in [`Ways`].
 
-use std::{
-    fmt,
-    net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy_bidirectional},
-    net::{TcpListener, TcpStream},
-    sync::mpsc,
-    time::sleep,
-};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
 
 /// A connection that no member takes is closed after this: the client makes the next one at once.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -16,10 +16,8 @@ use dengine_commands::{Cluster, KeyCommand};
 use dengine_crds::names;
 use dengine_protocol::ports;
 
-use self::{
-    forward::{Forwards, Member, Ways as _},
-    pods::Pods,
-};
+use self::forward::{Forwards, Member, Ways as _};
+use self::pods::Pods;
 use crate::access::Access;
 
 /// Which cluster.

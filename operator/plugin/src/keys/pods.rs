@@ -3,17 +3,15 @@
 
 use std::time::Duration;
 
-use dengine_crds::{
-    DEngineCluster,
-    names::{cluster::ordinal, labels},
-};
+use dengine_crds::DEngineCluster;
+use dengine_crds::names::cluster::ordinal;
+use dengine_crds::names::labels;
 use dengine_protocol::ports;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Error, ResourceExt, api::ListParams};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, DuplexStream},
-    time::timeout,
-};
+use kube::api::ListParams;
+use kube::{Api, Error, ResourceExt};
+use tokio::io::{AsyncRead, AsyncReadExt as _, DuplexStream};
+use tokio::time::timeout;
 
 use super::forward::{Broken, Member, State, Way, Ways};
 use crate::access::Access;
@@ -181,7 +179,8 @@ mod tests {
     use std::convert::Infallible;
 
     use http::{Request, Response};
-    use kube::{Client, client::Body};
+    use kube::Client;
+    use kube::client::Body;
     use serde_json::{Value, json};
     use tokio::io::{AsyncWriteExt as _, duplex};
 

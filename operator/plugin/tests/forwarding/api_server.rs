@@ -1,24 +1,20 @@
 //! An API server that knows the pods of one cluster, and forwards ports to what stands for them:
 //! over websockets, as the real one leads them to a kubelet.
 
-use std::{
-    collections::BTreeMap,
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 
 use dengine_crds::names::labels;
 use futures::{SinkExt as _, StreamExt as _};
-use http::{HeaderValue, header::SEC_WEBSOCKET_PROTOCOL};
+use http::HeaderValue;
+use http::header::SEC_WEBSOCKET_PROTOCOL;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-};
-use tokio_tungstenite::{
-    WebSocketStream, accept_hdr_async,
-    tungstenite::{Message, handshake::server},
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::handshake::server;
+use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 
 const NAMESPACE: &str = "/api/v1/namespaces/test/pods";
 const CLUSTERS: &str = "/apis/dengine.io/v1alpha1/dengineclusters";

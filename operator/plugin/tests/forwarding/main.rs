@@ -5,18 +5,17 @@
 mod api_server;
 mod members;
 
-use std::{
-    io::{BufRead as _, BufReader, Write as _},
-    path::PathBuf,
-    process::{Command, Output, Stdio},
-};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
 
 use dengine_crds::names::cluster::pod;
 use dengine_testkit::without_settings;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use self::{api_server::ApiServer, members::Members};
+use self::api_server::ApiServer;
+use self::members::Members;
 
 /// The command line is wrong.
 const USAGE: i32 = 2;
@@ -52,9 +51,11 @@ impl World {
     fn config(&self) -> Value {
         json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "here",
-            "clusters": [{"name": "it", "cluster": {"server": format!("http://{}", self.api.address)}}],
+            "clusters": [{"name": "it",
+                          "cluster": {"server": format!("http://{}", self.api.address)}}],
             "users": [{"name": "me", "user": {}}],
-            "contexts": [{"name": "here", "context": {"cluster": "it", "user": "me", "namespace": "test"}}],
+            "contexts": [{"name": "here",
+                          "context": {"cluster": "it", "user": "me", "namespace": "test"}}],
         })
     }
 

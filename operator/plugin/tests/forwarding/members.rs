@@ -1,7 +1,9 @@
 //! Three real members that call themselves what the operator calls those of a cluster `demo`: names
 //! that lead nowhere from here.
 
-use std::{net::SocketAddr, path::Path, process::Command};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
 
 use dengine_crds::names::cluster::{member_host, pod};
 use dengine_testkit::{Listen, Process, built_program, serve};

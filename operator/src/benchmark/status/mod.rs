@@ -1,9 +1,8 @@
 //! The status of a benchmark but for `runs`, which belongs to the Jobs. Pure.
 
 use dengine_crds::benchmark::{BenchmarkPhase, Leg};
-use dengine_crds::conditions as types;
 use dengine_crds::reasons::benchmark as reasons;
-use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, names};
+use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, conditions as types, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;

@@ -3,7 +3,8 @@ use dengine_crds::benchmark::MISSED_MAX;
 
 use super::*;
 use crate::benchmark::observe::recorded;
-use crate::benchmark::plan::{Skipped, plan, tests::report, tests::result};
+use crate::benchmark::plan::tests::{report, result};
+use crate::benchmark::plan::{Skipped, plan};
 use crate::benchmark::thresholds::Threshold;
 
 fn at(second: i64) -> Time {

@@ -4,9 +4,8 @@
 mod facts;
 
 use dengine_crds::cluster::{BenchmarkLine, ClusterPhase, Lag, MemberRole, MemberStatus};
-use dengine_crds::conditions as types;
 use dengine_crds::reasons::cluster as reasons;
-use dengine_crds::{DEngineCluster, DEngineClusterStatus};
+use dengine_crds::{DEngineCluster, DEngineClusterStatus, conditions as types};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::model::{LAG_CAUGHT_UP_ENTRIES_MAX, Member, Observed, Wanted};

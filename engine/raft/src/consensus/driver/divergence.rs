@@ -1,11 +1,12 @@
 //! A leader whose log contradicts what is committed here.
 //!
-//! In Raft there is none (thesis §3.6.3). But where acknowledged entries were lost and a person went on without them, members
-//! that lost them may elect one of themselves, and then write other entries in their place. A member that still has the old ones
-//! must never apply the new ones on top: all such messages are refused ([`validate`](crate::consensus::validate)), and a member
-//! to which its leader keeps on sending them ends for good. Only where acknowledged entries can be lost, and only by a leader
-//! that votes here: elsewhere such a leader lies, and a lie must end nobody. Wherever, it serves no reads meanwhile: what
-//! it has is not what the cluster has.
+//! In Raft there is none (thesis §3.6.3). But where acknowledged entries were lost and a person
+//! went on without them, members that lost them may elect one of themselves, and then write other
+//! entries in their place. A member that still has the old ones must never apply the new ones on
+//! top: all such messages are refused ([`validate`](crate::consensus::validate)), and a member to
+//! which its leader keeps on sending them ends for good. Only where acknowledged entries can be
+//! lost, and only by a leader that votes here: elsewhere such a leader lies, and a lie must end
+//! nobody. Wherever, it serves no reads meanwhile: what it has is not what the cluster has.
 
 use super::Consensus;
 use crate::consensus::log_view::LogRead;
@@ -14,8 +15,8 @@ use dengine_planted::planted;
 use dengine_types::{Index, MemberId, Term};
 use raft::StateRole;
 
-/// Whether a leader's log contradicted, and what came of it. In one term a leader's log only grows, so that what contradicts once
-/// always will.
+/// Whether a leader's log contradicted, and what came of it. In one term a leader's log only grows,
+/// so that what contradicts once always will.
 #[derive(Default)]
 pub(super) enum Contradictions {
     #[default]
@@ -51,8 +52,8 @@ impl<L: LogRead> Consensus<L> {
         self.config.acknowledges_unsynced && voters.contains(leader.0)
     }
 
-    /// A message was refused because it contradicts the entry at `index`, which is committed here. It counts if it comes
-    /// from whom this member follows; anybody could say it once.
+    /// A message was refused because it contradicts the entry at `index`, which is committed here.
+    /// It counts if it comes from whom this member follows; anybody could say it once.
     pub(super) fn note_contradiction(&mut self, leader: MemberId, term: Term, index: Index) {
         if !self.follows(leader, term) || planted!(ContradictionIgnored) {
             return;
@@ -76,7 +77,8 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    /// Ends this consensus if its leader has contradicted it for an election timeout, in which nobody else was elected.
+    /// Ends this consensus if its leader has contradicted it for an election timeout, in which
+    /// nobody else was elected.
     pub(super) fn settle_contradiction(&mut self) {
         let Contradictions::Noted(noted) = &self.contradictions else {
             return;

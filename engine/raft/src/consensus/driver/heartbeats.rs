@@ -1,5 +1,5 @@
-//! Heartbeats, which rounds of reads are too: what a leader tells by them of its log, what a follower promises by its answer, and
-//! what the leader makes of that.
+//! Heartbeats, which rounds of reads are too: what a leader tells by them of its log, what a
+//! follower promises by its answer, and what the leader makes of that.
 
 use super::Consensus;
 use crate::consensus::log_view::LogRead;
@@ -17,17 +17,18 @@ pub(super) struct Told {
 }
 
 impl<L: LogRead> Consensus<L> {
-    /// A heartbeat's own commit index goes no further than what the follower is known to have. Of one that waits for a snapshot that
-    /// stands still, so that it would not know how far behind it is. So a leader tells what is committed in a field that the crate
-    /// has no use for there, and that is 0 in heartbeats of earlier versions. No decision of consensus rests on it.
+    /// A heartbeat's own commit index goes no further than what the follower is known to have. Of
+    /// one that waits for a snapshot that stands still, so that it would not know how far behind it
+    /// is. So a leader tells what is committed in a field that the crate has no use for there, and
+    /// that is 0 in heartbeats of earlier versions. No decision of consensus rests on it.
     pub(super) fn tell_of_commit(&self, messages: &mut [eraftpb::Message]) {
         for message in messages.iter_mut().filter(|it| is_heartbeat(it)) {
             message.reject_hint = self.commit_index().0;
         }
     }
 
-    /// What was committed in its leader's log when the leader told of it last, and when that was; now, if this member leads. A leader of
-    /// an earlier version tells that nothing is.
+    /// What was committed in its leader's log when the leader told of it last, and when that was;
+    /// now, if this member leads. A leader of an earlier version tells that nothing is.
     #[must_use]
     pub fn leader_commit(&self) -> Option<(Moment, Index)> {
         let raft = &self.node.raft;
@@ -40,10 +41,11 @@ impl<L: LogRead> Consensus<L> {
         told.map(|told| (told.at, told.commit))
     }
 
-    /// Whoever answers a leader votes for nobody else for an election timeout. The crate keeps to that only for as long
-    /// as it knows the leader, and forgets it when any message tells of a later term; but the leader may have a
-    /// lease by then that rests on the promise. How long that is goes with the answer, in a field that the crate has no
-    /// use for there, and that is 0 in answers of earlier versions.
+    /// Whoever answers a leader votes for nobody else for an election timeout. The crate keeps to
+    /// that only for as long as it knows the leader, and forgets it when any message tells of a
+    /// later term; but the leader may have a lease by then that rests on the promise. How long that
+    /// is goes with the answer, in a field that the crate has no use for there, and that is 0 in
+    /// answers of earlier versions.
     pub(super) fn on_heartbeat(&mut self, message: eraftpb::Message) {
         let (from, term) = (message.from, message.term);
         let commit = Index(message.reject_hint);
@@ -69,7 +71,8 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    /// A member that is unfit to lead says so with each answer, in a field that the crate has no use for there.
+    /// A member that is unfit to lead says so with each answer, in a field that the crate has no
+    /// use for there.
     pub fn set_unfit(&mut self, is_unfit: bool) {
         self.is_unfit = is_unfit;
     }
@@ -102,10 +105,11 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    /// The crate takes each answer of a follower that lags for a reason to send it as much of the log as fits into a
-    /// message, because to the crate heartbeats are rare. With rounds of reads there are thousands a second, and
-    /// reading the log for all of them would keep a leader from everything else. So one answer in each heartbeat
-    /// interval has that effect, and the others only count for their rounds.
+    /// The crate takes each answer of a follower that lags for a reason to send it as much of the
+    /// log as fits into a message, because to the crate heartbeats are rare. With rounds of reads
+    /// there are thousands a second, and reading the log for all of them would keep a leader from
+    /// everything else. So one answer in each heartbeat interval has that effect, and the others
+    /// only count for their rounds.
     pub(super) fn on_heartbeat_response(&mut self, message: eraftpb::Message) {
         self.note_promise(&message);
         self.note_fitness(&message);

@@ -1,7 +1,7 @@
 //! [`Consensus`]: drives the `raft` crate's state machine, one thing that happens after the other.
 //!
-//! Here is what goes in; `ready` has what comes out, `reading` the rounds of linearizable reads, and
-//! `progress` what a leader knows of the others.
+//! Here is what goes in; `ready` has what comes out, `reading` the rounds of linearizable reads,
+//! and `progress` what a leader knows of the others.
 
 mod divergence;
 mod heartbeats;
@@ -66,7 +66,8 @@ pub struct Consensus<L: LogRead> {
     is_unfit: bool,
     /// Whether each member is fit to lead, as it said last to this leader, and in which term.
     fitness: BTreeMap<u64, (Term, bool)>,
-    /// Where its log ended when it last looked, as a leader, and when it looked before: once in an election timeout.
+    /// Where its log ended when it last looked, as a leader, and when it looked before: once in an
+    /// election timeout.
     ended_at: [Index; 2],
     /// The heartbeat interval in which the crate last went on sending to each member that lagged.
     sent_again: BTreeMap<u64, u64>,
@@ -76,10 +77,11 @@ pub struct Consensus<L: LogRead> {
     now: Moment,
     /// The terms that this member may come to without counting, and until when.
     terms: TermBudget,
-    /// From this tick on votes are granted: before it, this member may have acknowledged a round that a lease rests on.
+    /// From this tick on votes are granted: before it, this member may have acknowledged a round
+    /// that a lease rests on.
     votes_from: u64,
-    /// From this tick on elections are started: before it, a member that has lost nothing may win one. None once a leader was
-    /// heard of.
+    /// From this tick on elections are started: before it, a member that has lost nothing may win
+    /// one. None once a leader was heard of.
     stands_from: u64,
     contradictions: Contradictions,
     /// Elections that timed out here; with term and seed it decides the next election timeout.
@@ -196,8 +198,8 @@ impl<L: LogRead> Consensus<L> {
     }
 
     /// Replicates these commands, in this order. Returns where the first of them stands in this
-    /// member's log, and the others behind it; they may still be overwritten: compare the contexts of
-    /// what is applied there.
+    /// member's log, and the others behind it; they may still be overwritten: compare the contexts
+    /// of what is applied there.
     ///
     /// # Errors
     /// None of them was taken.
@@ -231,7 +233,8 @@ impl<L: LogRead> Consensus<L> {
     }
 
     /// The same, and the leader's lease will do: returns up to which entry must be applied, if it
-    /// holds. Valid only if the clock was observed ([`Self::observe`]) after the read was asked for.
+    /// holds. Valid only if the clock was observed ([`Self::observe`]) after the read was asked
+    /// for.
     ///
     /// # Errors
     /// As many reads wait as may.
@@ -260,7 +263,8 @@ impl<L: LogRead> Consensus<L> {
         self.take_in((), |it| it.node.report_unreachable(member.0));
     }
 
-    /// A snapshot that [`Output::MakeSnapshot`] asked for can be sent; `None`: it could not be made.
+    /// A snapshot that [`Output::MakeSnapshot`] asked for can be sent; `None`: it could not be
+    /// made.
     pub fn snapshot_made(&mut self, made: Option<&SnapshotMeta>) {
         self.take_in((), |it| it.on_snapshot_made(made));
     }
@@ -330,7 +334,8 @@ impl<L: LogRead> Consensus<L> {
         Index(self.node.raft.raft_log.committed)
     }
 
-    /// The last entry that may be applied: it is committed, and on this member's own disk. Others' are a majority also without it.
+    /// The last entry that may be applied: it is committed, and on this member's own disk. Others'
+    /// are a majority also without it.
     #[must_use]
     pub fn appliable_index(&self) -> Index {
         let log = &self.node.raft.raft_log;
@@ -349,8 +354,9 @@ impl<L: LogRead> Consensus<L> {
         Index(self.node.raft.raft_log.last_index())
     }
 
-    /// Whether a linearizable read would be confirmed now, as far as this member can tell: it leads and
-    /// has committed in its term, or it heard from a leader within the last election timeout, whose log goes on from its own.
+    /// Whether a linearizable read would be confirmed now, as far as this member can tell: it leads
+    /// and has committed in its term, or it heard from a leader within the last election timeout,
+    /// whose log goes on from its own.
     #[must_use]
     pub fn can_confirm_reads(&self) -> bool {
         match self.state.role {
@@ -370,8 +376,9 @@ impl<L: LogRead> Consensus<L> {
         convert::hard_state_from_raft(&self.node.raft.hard_state())
     }
 
-    /// Whether a leader's log may hold a change of the members that is not applied yet, so that it does not know who they
-    /// are: one was proposed, or it was just elected and has not applied what its log held then.
+    /// Whether a leader's log may hold a change of the members that is not applied yet, so that it
+    /// does not know who they are: one was proposed, or it was just elected and has not applied
+    /// what its log held then.
     #[must_use]
     pub fn may_change_members(&self) -> bool {
         self.node.raft.has_pending_conf()
@@ -414,7 +421,8 @@ impl<L: LogRead> Consensus<L> {
         }
         let silent = raft.election_elapsed >= 2 * self.config.election_ticks;
         if !raft.promotable() && silent && raft.leader_id != raft::INVALID_ID {
-            // Whoever has no vote never starts an election, and would believe in a dead leader for ever.
+            // Whoever has no vote never starts an election, and would believe in a dead leader for
+            // ever.
             raft.become_follower(raft.term, raft::INVALID_ID);
         }
         if raft.prs().is_singleton() && !validate::log_is_on_disk(raft) {
@@ -478,7 +486,8 @@ impl<L: LogRead> Consensus<L> {
         Ok(())
     }
 
-    /// Only for [`dengine_planted::Bug::CommittedNotCompared`]: of an append, what is not committed here yet.
+    /// Only for [`dengine_planted::Bug::CommittedNotCompared`]: of an append, what is not committed
+    /// here yet.
     fn leave_out_committed(&self, message: &mut eraftpb::Message) {
         let log = &self.node.raft.raft_log;
         let append = message.msg_type() == eraftpb::MessageType::MsgAppend;
@@ -498,9 +507,10 @@ impl<L: LogRead> Consensus<L> {
         self.node.mut_store().truncate(index);
     }
 
-    /// Whether more entries wait for the disk here than a leader may have on their way. Nothing more is taken until the
-    /// disk has caught up: the crate's leader sends one more with each heartbeat, and a liar may send anything. What is
-    /// dropped is asked for by the refusal of the next append, which does not fit.
+    /// Whether more entries wait for the disk here than a leader may have on their way. Nothing
+    /// more is taken until the disk has caught up: the crate's leader sends one more with each
+    /// heartbeat, and a liar may send anything. What is dropped is asked for by the refusal of the
+    /// next append, which does not fit.
     fn is_full(&self) -> bool {
         let config = &self.config;
         let in_flight =
@@ -612,13 +622,14 @@ impl<L: LogRead> Consensus<L> {
         let alone = raft.promotable() && raft.prs().is_singleton();
         let may = raft.leader_id == raft::INVALID_ID && validate::log_is_on_disk(raft);
         if alone && may {
-            // It fails only where the crate would refuse to campaign anyway; the timeout tries again.
+            // It fails only where the crate would refuse to campaign anyway; the timeout tries
+            // again.
             let _ = self.node.campaign();
         }
     }
 
-    /// Replaces whatever the crate drew from its own generator. Must follow every call that may redraw
-    /// it, and depends only on seed, member, term and how often elections timed out here.
+    /// Replaces whatever the crate drew from its own generator. Must follow every call that may
+    /// redraw it, and depends only on seed, member, term and how often elections timed out here.
     fn set_election_timeout(&mut self) {
         let raft = &self.node.raft;
         let mixed = [self.config.id.0, raft.term, self.timeouts]

@@ -28,8 +28,8 @@ impl<L: LogRead> Consensus<L> {
         progress
     }
 
-    /// Looks where a leader's log ends. Of one that was just elected it counts from now on: what others had before, it does
-    /// not know yet.
+    /// Looks where a leader's log ends. Of one that was just elected it counts from now on: what
+    /// others had before, it does not know yet.
     pub(super) fn note_end(&mut self) {
         let end = self.last_index();
         if self.state.role != Role::Leader {
@@ -52,8 +52,8 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    /// The crate's own mark is wiped whenever it checks its quorum, and would be false for a moment in
-    /// every election timeout.
+    /// The crate's own mark is wiped whenever it checks its quorum, and would be false for a moment
+    /// in every election timeout.
     fn was_heard(&self, id: u64) -> bool {
         let timeout = self.config.election_ticks as u64;
         let heard = self.heard.get(&id);

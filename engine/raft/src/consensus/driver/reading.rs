@@ -1,4 +1,5 @@
-//! Linearizable reads: this member's rounds, those that peers ask of it when it leads, and its lease.
+//! Linearizable reads: this member's rounds, those that peers ask of it when it leads, and its
+//! lease.
 
 use super::Consensus;
 use crate::consensus::log_view::LogRead;
@@ -55,7 +56,8 @@ impl<L: LogRead> Consensus<L> {
         self.lease.until(Term(raft.term)).filter(|_| leads)
     }
 
-    /// Keeps the lease of a leader that is asked for it, so that reads need not wait for a round of theirs.
+    /// Keeps the lease of a leader that is asked for it, so that reads need not wait for a round of
+    /// theirs.
     pub(super) fn renew_lease(&mut self) {
         let raft = &self.node.raft;
         let leads = raft.state == StateRole::Leader && raft.commit_to_current_term();
@@ -87,8 +89,8 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    /// A leader cannot confirm a read before it committed an entry of its term (Raft thesis §6.4), and
-    /// a follower cannot ask without a leader: until then reads wait here.
+    /// A leader cannot confirm a read before it committed an entry of its term (Raft thesis §6.4),
+    /// and a follower cannot ask without a leader: until then reads wait here.
     pub(super) fn start_read_round(&mut self) {
         self.start_early_reads();
         let raft = &self.node.raft;
@@ -119,9 +121,9 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    /// The crate loses a peer's round that comes before the term's first commit, and forwards one that
-    /// comes to a follower under a false sender. So here the first waits, and the second is dropped: its
-    /// sender will learn of another leader and ask that one.
+    /// The crate loses a peer's round that comes before the term's first commit, and forwards one
+    /// that comes to a follower under a false sender. So here the first waits, and the second is
+    /// dropped: its sender will learn of another leader and ask that one.
     pub(super) fn on_peer_read(&mut self, message: eraftpb::Message) {
         let raft = &mut self.node.raft;
         if raft.state != StateRole::Leader || raft.prs().get(message.from).is_none() {

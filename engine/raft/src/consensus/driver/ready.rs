@@ -1,10 +1,9 @@
 //! What comes out: the crate's readies, turned into outputs.
 
 use super::Consensus;
-use crate::consensus::appends;
-use crate::consensus::convert;
 use crate::consensus::log_view::LogRead;
 use crate::consensus::types::{Role, State};
+use crate::consensus::{appends, convert};
 use crate::output::{ApplyJob, LogJob, Outbound, Output};
 use bytes::Bytes;
 use dengine_planted::planted;
@@ -13,8 +12,8 @@ use prost_raft::Message as _;
 use raft::{StateRole, eraftpb};
 
 impl<L: LogRead> Consensus<L> {
-    /// Whether the crate has something to say. What it wants to be applied does not count while there
-    /// is no room for it.
+    /// Whether the crate has something to say. What it wants to be applied does not count while
+    /// there is no room for it.
     pub(super) fn has_ready(&self) -> bool {
         if !self.apply_window.is_full() {
             return self.node.has_ready();
@@ -51,8 +50,8 @@ impl<L: LogRead> Consensus<L> {
         self.start_read_round();
     }
 
-    /// Hands out what the ready wants written; a ready with nothing to write is persisted as soon as
-    /// everything before it is.
+    /// Hands out what the ready wants written; a ready with nothing to write is persisted as soon
+    /// as everything before it is.
     fn append(&mut self, mut ready: raft::Ready) {
         let durable = (self.hard_state.term, self.hard_state.vote);
         if let Some(hard_state) = ready.hs() {
@@ -84,7 +83,8 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    /// Only for [`dengine_planted::Bug::UnconfirmedWrittenAgain`]: with those before that the disk has not confirmed.
+    /// Only for [`dengine_planted::Bug::UnconfirmedWrittenAgain`]: with those before that the disk
+    /// has not confirmed.
     fn with_unconfirmed(&self, entries: Vec<Entry>) -> Vec<Entry> {
         let (from, first) = (self.node.raft.raft_log.persisted + 1, entries[0].index.0);
         if from >= first || self.node.raft.state != StateRole::Leader {

@@ -1,4 +1,5 @@
-//! Snapshots: what a leader sends to those whose entries are gone, and what becomes of one that came.
+//! Snapshots: what a leader sends to those whose entries are gone, and what becomes of one that
+//! came.
 
 use super::Consensus;
 use crate::consensus::decode;
@@ -37,15 +38,16 @@ impl<L: LogRead> Consensus<L> {
         self.node.store().snapshot_index()
     }
 
-    /// Takes back the snapshot that followers may be sent, unless it is on its way to one. If it is wanted
-    /// again, another one is made.
+    /// Takes back the snapshot that followers may be sent, unless it is on its way to one. If it is
+    /// wanted again, another one is made.
     pub fn withdraw_snapshot(&mut self) {
         if self.snapshots.sending.is_empty() {
             self.node.mut_store().offer_snapshot(None);
         }
     }
 
-    /// Whether a snapshot that was received has ended this consensus, or a leader whose log contradicts this member's.
+    /// Whether a snapshot that was received has ended this consensus, or a leader whose log
+    /// contradicts this member's.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.snapshots.is_installing() || self.contradictions.has_ended()
@@ -110,8 +112,8 @@ impl<L: LogRead> Consensus<L> {
         Ok(())
     }
 
-    /// Nothing that happened since the snapshot was accepted is handed out: the member begins anew from
-    /// what the reset log says.
+    /// Nothing that happened since the snapshot was accepted is handed out: the member begins anew
+    /// from what the reset log says.
     pub(super) fn install(&mut self) {
         let Some(base) = self.snapshots.installing else {
             return;

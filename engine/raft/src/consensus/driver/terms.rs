@@ -1,8 +1,9 @@
 //! How far a peer's message may take this member's term.
 //!
-//! Terms are counted up one election at a time, so one that is far ahead is a lie, or somebody was away for very long.
-//! Whoever believed any term could be taken to the last one there is, where no election is possible any more; whoever
-//! only refused would never again listen to a member that was taken further than it.
+//! Terms are counted up one election at a time, so one that is far ahead is a lie, or somebody was
+//! away for very long. Whoever believed any term could be taken to the last one there is, where no
+//! election is possible any more; whoever only refused would never again listen to a member that
+//! was taken further than it.
 
 use super::Consensus;
 use crate::consensus::log_view::LogRead;
@@ -10,8 +11,9 @@ use crate::consensus::validate;
 use dengine_types::{MemberId, NUMBER_MAX};
 use raft::eraftpb::{Message, MessageType};
 
-/// Terms that messages may take a member ahead within one election timeout: more than elections bring about in any
-/// absence, and so little that with the usual timeouts it takes decades to exhaust them.
+/// Terms that messages may take a member ahead within one election timeout: more than elections
+/// bring about in any absence, and so little that with the usual timeouts it takes decades to
+/// exhaust them.
 const JUMP_MAX: u64 = 1 << 32;
 
 /// See [the module](self).
@@ -34,8 +36,9 @@ impl<L: LogRead> Consensus<L> {
         self.terms.max
     }
 
-    /// Of a message whose term is too far ahead nothing is believed but that there are later terms, which is safe to
-    /// believe of anybody: who comes to a later term has promised nothing in it. Returns whether that was news.
+    /// Of a message whose term is too far ahead nothing is believed but that there are later terms,
+    /// which is safe to believe of anybody: who comes to a later term has promised nothing in it.
+    /// Returns whether that was news.
     pub(super) fn approach_term(
         &mut self,
         stream: MemberId,

@@ -7,7 +7,8 @@ use prost_raft::Message as _;
 use raft::eraftpb::{Message, MessageType};
 use std::collections::BTreeSet;
 
-/// A follower that is back answers the first message of the log that it is sent, and then gets all that may be on its way.
+/// A follower that is back answers the first message of the log that it is sent, and then gets all
+/// that may be on its way.
 #[test]
 fn a_message_to_a_lagging_follower_has_a_bound() {
     let cluster = Cluster {

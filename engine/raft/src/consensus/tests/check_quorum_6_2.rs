@@ -30,8 +30,8 @@ fn who_answers_and_acknowledges_nothing_does_not_keep_up() {
     assert_eq!(keep_up(&healed), [true; 3]);
 }
 
-/// Member 3 acknowledges nothing any more, and the leader stands still before it can notice: once it
-/// goes on, what it knew says nothing about whom the cluster may count on.
+/// Member 3 acknowledges nothing any more, and the leader stands still before it can notice: once
+/// it goes on, what it knew says nothing about whom the cluster may count on.
 #[test]
 fn a_leader_that_stood_still_counts_on_whom_it_hears_afterwards() {
     let mut cluster = run(

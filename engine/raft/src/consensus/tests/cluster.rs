@@ -85,8 +85,8 @@ impl Cluster {
         }
     }
 
-    pub(super) fn receive(&mut self, id: u64, from: MemberId, bytes: Bytes) {
-        let taken = self.member(id).consensus.message(from, &bytes);
+    pub(super) fn receive(&mut self, id: u64, from: MemberId, bytes: &Bytes) {
+        let taken = self.member(id).consensus.message(from, bytes);
         self.refused(id, taken);
         self.settle(id);
     }
@@ -165,7 +165,7 @@ impl Cluster {
             writeln!(self.transcript, "{}", describe(&bytes)).unwrap();
         }
         let (from, to) = link;
-        self.receive(to, MemberId(from), bytes);
+        self.receive(to, MemberId(from), &bytes);
         true
     }
 

@@ -1,5 +1,6 @@
-//! Where acknowledged entries were lost and the others go on without them, whoever has them still ends: Raft (thesis §3.6.3)
-//! knows no such case. Whoever lost some leaves it to others to stand for election.
+//! Where acknowledged entries were lost and the others go on without them, whoever has them still
+//! ends: Raft (thesis §3.6.3) knows no such case. Whoever lost some leaves it to others to stand
+//! for election.
 
 use super::cluster::Cluster;
 use super::script::run;
@@ -92,10 +93,10 @@ fn what_a_leader_says_once_ends_nobody() {
         let mut cluster = run(Cluster::default(), LOSS);
         for tick in 0..30 {
             let (from, heartbeat) = from_leader(MessageType::MsgHeartbeat, Message::default());
-            cluster.receive(1, from, heartbeat);
+            cluster.receive(1, from, &heartbeat);
             if (6..6 + times).contains(&tick) {
                 let (from, append) = from_leader(MessageType::MsgAppend, contradiction());
-                cluster.receive(1, from, append);
+                cluster.receive(1, from, &append);
             }
             cluster.tick(1);
         }
@@ -111,10 +112,10 @@ fn what_others_than_its_leader_say_ends_nobody() {
         for _ in 0..30 {
             if leads {
                 let (from, heartbeat) = from_leader(MessageType::MsgHeartbeat, Message::default());
-                cluster.receive(1, from, heartbeat);
+                cluster.receive(1, from, &heartbeat);
             }
             let (from, append) = from_member(3, 3, MessageType::MsgAppend, contradiction());
-            cluster.receive(1, from, append);
+            cluster.receive(1, from, &append);
             cluster.tick(1);
         }
         let refused = "refuses a message: it contradicts the committed entry 3";
@@ -193,7 +194,8 @@ fn who_agrees_with_its_leader_never_ends() {
     assert_eq!(cluster.members[&1].host.machine.applied, Index(6));
 }
 
-/// Nobody but a liar leads without what was committed where everything was synced, and nobody who has no vote leads.
+/// Nobody but a liar leads without what was committed where everything was synced, and nobody who
+/// has no vote leads.
 #[test]
 fn a_liar_ends_nobody() {
     let synced = run(Cluster::default(), "configure acknowledges_unsynced=0");
@@ -226,7 +228,8 @@ fn who_lost_writes_stands_after_five_election_timeouts() {
     assert_eq!(role(75), Role::PreCandidate);
 }
 
-/// For five election timeouts of ten ticks it stays where the last tick of the first one finds it, and goes on from there.
+/// For five election timeouts of ten ticks it stays where the last tick of the first one finds it,
+/// and goes on from there.
 #[test]
 fn who_lost_writes_stands_four_election_timeouts_after_it_would_have() {
     for seed in 0..10 {

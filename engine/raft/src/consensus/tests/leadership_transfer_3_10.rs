@@ -1,5 +1,5 @@
-//! Raft thesis §3.10: a leader brings its successor up to date, takes nothing new meanwhile, and tells it
-//! to stand for election at once.
+//! Raft thesis §3.10: a leader brings its successor up to date, takes nothing new meanwhile, and
+//! tells it to stand for election at once.
 
 use super::cluster::Cluster;
 use super::script::{SEED, run};

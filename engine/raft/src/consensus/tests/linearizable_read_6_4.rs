@@ -1,5 +1,5 @@
-//! Raft thesis §6.4: a read is confirmed by a round of heartbeats that a majority answers; its index is
-//! the leader's commit index when the round began.
+//! Raft thesis §6.4: a read is confirmed by a round of heartbeats that a majority answers; its
+//! index is the leader's commit index when the round began.
 
 use super::cluster::Cluster;
 use super::script::run;

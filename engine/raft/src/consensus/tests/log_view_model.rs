@@ -1,5 +1,5 @@
-//! [`LogView`] against a plain vector: whatever was appended, replaced, synced and evicted, it reads the
-//! same.
+//! [`LogView`] against a plain vector: whatever was appended, replaced, synced and evicted, it
+//! reads the same.
 
 use super::member::MemoryLog;
 use crate::consensus::log_view::{LogView, entry_bytes};

@@ -1,4 +1,5 @@
-//! One member: its consensus, and a log, a disk and a state machine that do only what the script says.
+//! One member: its consensus, and a log, a disk and a state machine that do only what the script
+//! says.
 
 use crate::consensus::log_view::entry_bytes;
 use crate::consensus::testing::{Driver, Host};

@@ -1,9 +1,9 @@
-//! Raft's rules: each file is named after the rule it shows, and says where the thesis (Ongaro 2014,
-//! "Consensus: Bridging Theory and Practice") states it. What is a script is in `../testdata`, see
-//! [`script`]; what looks closer than a script can is here, under the same name.
+//! Raft's rules: each file is named after the rule it shows, and says where the thesis (Ongaro
+//! 2014, "Consensus: Bridging Theory and Practice") states it. What is a script is in
+//! `../testdata`, see [`script`]; what looks closer than a script can is here, under the same name.
 //!
-//! `UPDATE_EXPECT=1 cargo test -p dengine-raft` rewrites what the scripts print; read the difference
-//! before believing it.
+//! `UPDATE_EXPECT=1 cargo test -p dengine-raft` rewrites what the scripts print; read the
+//! difference before believing it.
 
 mod bounds;
 mod chaos;

@@ -47,8 +47,8 @@ use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// With this seed no member of an early term stands for election in the first tick in which it may, so
-/// that `tick 3 10` makes member 3 miss its leader and no more.
+/// With this seed no member of an early term stands for election in the first tick in which it may,
+/// so that `tick 3 10` makes member 3 miss its leader and no more.
 pub(super) const SEED: u64 = 7704;
 
 fn seeded() -> Cluster {

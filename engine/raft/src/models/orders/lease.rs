@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 const UNTIL: Option<Moment> = Some(Moment(100));
 
-/// A leader that holds a lease commits an entry and tells others, one of which tells a client; and that client, or whoever
-/// it tells, reads at the leader by the lease. The queues between replica and applier order no less than one thread does,
-/// so one does the work of both.
+/// A leader that holds a lease commits an entry and tells others, one of which tells a client; and
+/// that client, or whoever it tells, reads at the leader by the lease. The queues between replica
+/// and applier order no less than one thread does, so one does the work of both.
 fn a_read_by_lease_shows_what_anybody_was_told() {
     let store = OrderedStore::default();
     let mut machine = StateMachine::open(store).expect("an empty store opens");

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use dengine_kv::{Command, CommandVersion, Request};
 use dengine_types::{Entry, EntryKind, Index, Term};
 
-/// Tries every order with at most three preemptions, which is what loom's authors advise: more find hardly more.
+/// Tries every order with at most three preemptions, which is what loom's authors advise: more find
+/// hardly more.
 fn every_order(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

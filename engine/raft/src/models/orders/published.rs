@@ -1,4 +1,5 @@
-//! What the applier publishes: revision, compact revision and applied index; and those who read, collect and flush by them.
+//! What the applier publishes: revision, compact revision and applied index; and those who read,
+//! collect and flush by them.
 
 use super::store::OrderedStore;
 use super::{entry, every_order, put};
@@ -20,7 +21,8 @@ fn apply_put(machine: &mut StateMachine<OrderedStore>, index: u64) {
     applied.expect("memory can be written");
 }
 
-/// Whoever was told that an entry is applied finds its revision, and at each revision the state that belongs to it.
+/// Whoever was told that an entry is applied finds its revision, and at each revision the state
+/// that belongs to it.
 fn what_is_published_can_be_read() {
     let (mut machine, _) = machine();
     let reader = machine.reader();
@@ -57,7 +59,8 @@ fn publishing_before_writing_is_found() {
     every_order(what_is_published_can_be_read);
 }
 
-/// A read of an old revision while that is compacted and collected: it has its answer, or is told that it comes too late.
+/// A read of an old revision while that is compacted and collected: it has its answer, or is told
+/// that it comes too late.
 fn old_revisions_are_whole_or_refused() {
     let (mut machine, _) = machine();
     apply_put(&mut machine, 1);

@@ -6,14 +6,16 @@ use dengine_kv::store::{Scope, Store, StoreError, WriteBatch};
 use dengine_types::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A store like RocksDB: whoever writes waits for other writers, and publishes one number when it is done; whoever reads
-/// loads that number and waits for nobody. So a reader may see an old state, unless something else has ordered it behind
-/// the write. [`MemoryStore`]'s lock would order everything.
+/// A store like RocksDB: whoever writes waits for other writers, and publishes one number when it
+/// is done; whoever reads loads that number and waits for nobody. So a reader may see an old state,
+/// unless something else has ordered it behind the write. [`MemoryStore`]'s lock would order
+/// everything.
 #[derive(Clone, Default)]
 pub(super) struct OrderedStore(Arc<Shared>);
 
 struct Shared {
-    /// One for each batch, and the empty one. What loom does not see: only the numbers below decide what is read.
+    /// One for each batch, and the empty one. What loom does not see: only the numbers below decide
+    /// what is read.
     states: Mutex<Vec<MemoryStore>>,
     newest: AtomicUsize,
     durable: AtomicUsize,

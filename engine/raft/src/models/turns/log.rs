@@ -1,4 +1,5 @@
-//! The log ([`Log`]), written by one thread and read by others, who hold files that the writer no longer needs.
+//! The log ([`Log`]), written by one thread and read by others, who hold files that the writer no
+//! longer needs.
 
 use super::{any_turns, long_turns};
 use dengine_log::conformance::{batch, small_options};

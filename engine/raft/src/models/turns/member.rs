@@ -1,7 +1,8 @@
-//! A member: replica, log writer, filler of segments, applier and flusher, each in a thread of its own as in `dengine`, connected by
-//! queues.
+//! A member: replica, log writer, filler of segments, applier and flusher, each in a thread of its
+//! own as in `dengine`, connected by queues.
 //!
-//! The threads themselves are the model's, for they do nothing but take from a queue: what they call is what ships.
+//! The threads themselves are the model's, for they do nothing but take from a queue: what they
+//! call is what ships.
 
 use super::{any_turns, long_turns};
 use crate::consensus::ConsensusConfig;

@@ -32,7 +32,8 @@ impl Member {
         reached
     }
 
-    /// As whoever follows the member: what it shows when it looks, which may be a later one than it was told of.
+    /// As whoever follows the member: what it shows when it looks, which may be a later one than it
+    /// was told of.
     fn follow(&self) {
         for revision in 1..=LAST {
             self.revision.store(revision, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! What a hub reads for the watches of its streams ([`Feed`]), while they come and the member goes on.
+//! What a hub reads for the watches of its streams ([`Feed`]), while they come and the member goes
+//! on.
 
 use super::any_turns;
 use bytes::Bytes;
@@ -121,7 +122,8 @@ impl Hub {
         }
     }
 
-    /// As the task of a stream that watches a key from `first` on: which revisions it is told of, up to the last.
+    /// As the task of a stream that watches a key from `first` on: which revisions it is told of,
+    /// up to the last.
     fn watch(&self, key: &'static str, first: u64) -> Vec<u64> {
         self.listeners.fetch_add(1, Ordering::Relaxed);
         let mut seen = *self.changed.now();
@@ -195,7 +197,8 @@ fn all_are_told(watched: &[(&'static str, u64)]) {
         .for_each(|it| it.join().expect("it was told"));
 }
 
-/// It may come at any time: before there is anything new, or when the hub has found that nobody listens.
+/// It may come at any time: before there is anything new, or when the hub has found that nobody
+/// listens.
 fn one_who_comes_late_is_told() {
     all_are_told(&[("a", LAST)]);
 }

@@ -1,4 +1,5 @@
-//! Callers that wait for several writes at once ([`WriteAnswers`]), which other threads answer or give up.
+//! Callers that wait for several writes at once ([`WriteAnswers`]), which other threads answer or
+//! give up.
 
 use super::any_turns;
 use crate::output::Written;
@@ -17,7 +18,8 @@ fn written(term: u64) -> Result<Written, RequestError> {
     })
 }
 
-/// Two are answered by the applier, one goes with a replica that ends. Whoever waits for ever shows as a deadlock.
+/// Two are answered by the applier, one goes with a replica that ends. Whoever waits for ever shows
+/// as a deadlock.
 fn all_who_wait_are_woken() {
     let (replies, mut answers) = WriteAnswers::of(3, None);
     let threads: Vec<_> = replies
@@ -45,7 +47,8 @@ fn all_who_wait_are_woken() {
         .for_each(|it| it.join().expect("it answered"));
 }
 
-/// Whoever gives up takes what is there; each answer is whole or lost, and nobody answers into nothing.
+/// Whoever gives up takes what is there; each answer is whole or lost, and nobody answers into
+/// nothing.
 fn giving_up_takes_what_is_there() {
     let (replies, answers) = WriteAnswers::of(2, None);
     let threads: Vec<_> = replies

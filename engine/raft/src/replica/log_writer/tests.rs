@@ -219,8 +219,8 @@ fn a_term_is_synced_before_anybody_hears_of_it_however_late_it_is_written() {
     assert_eq!(this.work()[..2], ["sync", "persisted 4"]);
 }
 
-/// Whoever hears that a member is gone switches it off: no loss of power may have the others wait for it again. They would if they
-/// had lost what it has, for it would not vote for them.
+/// Whoever hears that a member is gone switches it off: no loss of power may have the others wait
+/// for it again. They would if they had lost what it has, for it would not vote for them.
 #[test]
 fn from_a_change_of_the_members_on_all_is_synced_until_it_is_known_to_be_committed() {
     let mut this = Writer::new(LATER, Filler::AtOnce);
@@ -238,8 +238,8 @@ fn from_a_change_of_the_members_on_all_is_synced_until_it_is_known_to_be_committ
     assert_eq!(this.work(), ["persisted 7", "wait 100ms"]);
 }
 
-/// A member that knows of the change could otherwise have lost what one has kept that does not know of it: that one does not vote
-/// for it, and cannot be elected without whoever is gone.
+/// A member that knows of the change could otherwise have lost what one has kept that does not know
+/// of it: that one does not vote for it, and cannot be elected without whoever is gone.
 #[test]
 fn what_settles_a_change_is_synced_though_the_change_is_known_to_be_committed() {
     let mut this = Writer::new(LATER, Filler::AtOnce);
@@ -366,8 +366,9 @@ fn a_full_disk_has_the_space_of_the_next_segment_before_it_waits_for_more() {
     assert_eq!(this.work()[..2], ["sync", "persisted 4"]);
 }
 
-/// Its thread wrote zeros and removed them without end, and took no more jobs, where a file system sets no space aside. Later it
-/// did so with each write, and RocksDB found the disk full in the middle of it.
+/// Its thread wrote zeros and removed them without end, and took no more jobs, where a file system
+/// sets no space aside. Later it did so with each write, and RocksDB found the disk full in the
+/// middle of it.
 #[test]
 fn a_piece_without_space_is_not_tried_again_soon() {
     for filler in [Filler::AtOnce, Filler::Slow] {
@@ -420,7 +421,8 @@ fn a_segment_without_space_is_tried_again_after_a_while_or_once_something_is_dro
     assert_eq!(this.work(), ["sync", "persisted 6", "wait"]);
 }
 
-/// A log took all that there was while the state waited for space: what it held was never applied, so never dropped.
+/// A log took all that there was while the state waited for space: what it held was never applied,
+/// so never dropped.
 #[test]
 fn a_segment_leaves_space_for_the_state_as_long_as_that_may_help() {
     let mut options = small_options();
@@ -497,7 +499,8 @@ fn no_piece_is_filled_while_space_is_saved() {
     assert!(this.work().contains(&"fill".to_owned()));
 }
 
-/// On a disk of 500 MB a member kept a quarter of it for segments that it did not need, while there was no space to merge in.
+/// On a disk of 500 MB a member kept a quarter of it for segments that it did not need, while there
+/// was no space to merge in.
 #[test]
 fn what_was_made_ahead_is_given_back_while_space_is_saved() {
     let mut this = Writer::new(SyncRule::AtOnce, Filler::AtOnce);

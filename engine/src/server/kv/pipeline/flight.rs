@@ -1,13 +1,14 @@
-//! Frames of answers on their way to the client. HTTP/2 keeps one that it can not send, and the connection another one
-//! behind it: each counts until it is gone, whether or not the next one was asked for.
+//! Frames of answers on their way to the client. HTTP/2 keeps one that it can not send, and the
+//! connection another one behind it: each counts until it is gone, whether or not the next one was
+//! asked for.
 
-use std::{
-    any::Any,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
-};
+use std::any::Any;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use crate::{connections::Connection, node::answers::Held, server::bodies::CountsParts};
+use crate::connections::Connection;
+use crate::node::answers::Held;
+use crate::server::bodies::CountsParts;
 
 /// What one stream has on its way.
 #[derive(Default)]
@@ -48,7 +49,8 @@ impl Flight {
         state.kept_by = Some(Arc::clone(connection));
     }
 
-    /// How many bytes the client has not taken, and since when it has taken nothing. `None`: it has all.
+    /// How many bytes the client has not taken, and since when it has taken nothing. `None`: it has
+    /// all.
     pub(super) fn unread(&self) -> Option<(Instant, usize)> {
         let state = self.state();
         let since = state.moved_at.filter(|_| state.bytes > 0);
@@ -111,7 +113,8 @@ mod tests {
         assert!(flight.unread().is_none());
     }
 
-    /// It counted for as long as there was the connection: streams that were given up now and then closed it in the end.
+    /// It counted for as long as there was the connection: streams that were given up now and then
+    /// closed it in the end.
     #[test]
     fn what_is_read_after_all_is_no_longer_kept() {
         let connection = Arc::new(Connection::alone());

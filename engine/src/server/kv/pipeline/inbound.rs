@@ -1,36 +1,28 @@
 //! Frames on their way in: what becomes of their calls.
 
-use std::{
-    collections::{HashSet, VecDeque},
-    sync::Arc,
-    task::{Context, Poll},
-    time::Instant,
-};
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
 
 use dengine_kv as kv;
-use dengine_protocol::checks::{
-    Mutation,
-    frame::{self, Asked, Calls, ReadAlone, failed, framed},
-};
-use dengine_protocol::{
-    for_each_write,
-    v1::{Consistency, GetRequest, OpenSessionRequest, PipelinedAnswer, pipelined_call::Call},
-};
-use futures::{FutureExt, StreamExt, future::abortable};
+use dengine_protocol::checks::Mutation;
+use dengine_protocol::checks::frame::{self, Asked, Calls, ReadAlone, failed, framed};
+use dengine_protocol::for_each_write;
+use dengine_protocol::v1::pipelined_call::Call;
+use dengine_protocol::v1::{Consistency, GetRequest, OpenSessionRequest, PipelinedAnswer};
+use futures::future::abortable;
+use futures::{FutureExt, StreamExt};
 use tonic::Status;
 
-use super::{
-    Caller, Done, Inbound, Pipeline, Reads, Serving, Writes, cancelled, too_late,
-    waiting::{Part, PartCalls},
-};
-use crate::{
-    node::{answers::Held, waiters::Waiters},
-    server::{
-        forward::Origin,
-        gate::{Admitted, Kind},
-        kv::{range_writes::Cost, reads::Read},
-    },
-};
+use super::waiting::{Part, PartCalls};
+use super::{Caller, Done, Inbound, Pipeline, Reads, Serving, Writes, cancelled, too_late};
+use crate::node::answers::Held;
+use crate::node::waiters::Waiters;
+use crate::server::forward::Origin;
+use crate::server::gate::{Admitted, Kind};
+use crate::server::kv::range_writes::Cost;
+use crate::server::kv::reads::Read;
 
 /// Calls under way on one stream; a client beyond it waits on its own side.
 const CALLS_PER_STREAM_MAX: usize = 4096;
@@ -120,8 +112,8 @@ impl Pipeline {
 
     /// Begins as many of these calls as there are places for; those that are left may wait.
     ///
-    /// Places that calls of this stream give back go to those of it that wait. If it has none, others have them, and it is
-    /// told so at once.
+    /// Places that calls of this stream give back go to those of it that wait. If it has none,
+    /// others have them, and it is told so at once.
     fn begin_part(&mut self, part: Part) -> Option<Part> {
         let gate = &self.serving.gate;
         match gate.admit(part.kind(), part.count(), &self.caller.source) {
@@ -169,8 +161,9 @@ impl Pipeline {
         arrived + asked.patience(self.serving.limits.request_timeout())
     }
 
-    /// Until when its client waits for a call that arrived then, if that is sooner than the server gives up. What takes
-    /// as long as the server gives it is ended by the server, who says what took so long.
+    /// Until when its client waits for a call that arrived then, if that is sooner than the server
+    /// gives up. What takes as long as the server gives it is ended by the server, who says what
+    /// took so long.
     fn own_until(&self, arrived: Instant, asked: Asked) -> Option<Instant> {
         let longest = self.serving.limits.request_timeout();
         Some(arrived + asked.own_patience(longest)?)

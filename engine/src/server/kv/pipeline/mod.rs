@@ -1,15 +1,17 @@
 //! `Kv.Pipeline`: many calls over one stream.
 //!
-//! What came in one frame waits together: its writes are one future, and so are its reads of single keys that ask for
-//! the same freshness; they are read when there is room for their answers. Every other call is a future of its
-//! own. What has ended when the stream is polled is one frame of answers.
+//! What came in one frame waits together: its writes are one future, and so are its reads of single
+//! keys that ask for the same freshness; they are read when there is room for their answers. Every
+//! other call is a future of its own. What has ended when the stream is polled is one frame of
+//! answers.
 //!
-//! `dengine_protocol::checks::frame` sorts the calls of a frame, [`inbound`] begins them, here they are answered, and [`outbound`]
-//! puts the answers into frames. [`waiting`] keeps those for which there is no place yet, [`flight`] counts frames until
-//! they are sent, and [`stall`] ends the stream of a client that does not read.
+//! `dengine_protocol::checks::frame` sorts the calls of a frame, [`inbound`] begins them, here they
+//! are answered, and [`outbound`] puts the answers into frames. [`waiting`] keeps those for which
+//! there is no place yet, [`flight`] counts frames until they are sent, and [`stall`] ends the
+//! stream of a client that does not read.
 //!
-//! A frame is bounded in bytes, whatever its calls return: what does not fit waits for the next one. Keys are read a
-//! few at a time, so that a slow disk holds up nobody else for long.
+//! A frame is bounded in bytes, whatever its calls return: what does not fit waits for the next
+//! one. Keys are read a few at a time, so that a slow disk holds up nobody else for long.
 
 mod flight;
 mod inbound;
@@ -19,43 +21,37 @@ mod waiting;
 
 pub(super) use stall::Supervised;
 
-use std::{
-    collections::{HashMap, VecDeque},
-    iter::Zip,
-    pin::Pin,
-    sync::{Arc, Weak},
-    task::{Context, Poll},
-    time::{Duration, Instant},
-    vec,
-};
+use std::collections::{HashMap, VecDeque};
+use std::iter::Zip;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use std::vec;
 
 use dengine_kv::Reader;
-use dengine_protocol::checks::{
-    frame::{self, Asked, failed, found, framed},
-    status::request_status,
-};
-use dengine_protocol::{
-    KvCall,
-    v1::{GetRequest, PipelineRequest, PipelineResponse, PipelinedAnswer, pipelined_call::Call},
-};
-use futures::{
-    Stream, StreamExt,
-    future::{AbortHandle, BoxFuture},
-    stream::FuturesUnordered,
-};
+use dengine_protocol::KvCall;
+use dengine_protocol::checks::frame::{self, Asked, failed, found, framed};
+use dengine_protocol::checks::status::request_status;
+use dengine_protocol::v1::pipelined_call::Call;
+use dengine_protocol::v1::{GetRequest, PipelineRequest, PipelineResponse, PipelinedAnswer};
+use futures::future::{AbortHandle, BoxFuture};
+use futures::stream::FuturesUnordered;
+use futures::{Stream, StreamExt};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Code, Status, Streaming};
 
-use self::{flight::Flight, outbound::Outbound, waiting::Lines};
-use super::{Caller, Serving, writes::no_answer};
-use crate::{
-    error::RequestError,
-    node::{Written, answers::Held, waiters::Waiters},
-    server::{
-        forward::Origin,
-        gate::{Admitted, OfStream},
-    },
-};
+use self::flight::Flight;
+use self::outbound::Outbound;
+use self::waiting::Lines;
+use super::writes::no_answer;
+use super::{Caller, Serving};
+use crate::error::RequestError;
+use crate::node::Written;
+use crate::node::answers::Held;
+use crate::node::waiters::Waiters;
+use crate::server::forward::Origin;
+use crate::server::gate::{Admitted, OfStream};
 
 /// How long keys are read before others have their turn on the thread.
 const READ_SLICE: Duration = Duration::from_micros(250);
@@ -351,7 +347,8 @@ impl Stream for Pipeline {
             return Poll::Pending;
         }
         if this.outbound.has_something() {
-            // Without this a frame would leave with its first answer: others of the same batch end right behind it.
+            // Without this a frame would leave with its first answer: others of the same batch end
+            // right behind it.
             if !this.outbound.is_full() && !std::mem::replace(&mut this.yielded, true) {
                 context.waker().wake_by_ref();
                 return Poll::Pending;

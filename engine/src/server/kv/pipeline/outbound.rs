@@ -1,18 +1,18 @@
 //! Answers on their way out: which of them are in the next frame, and how large it may be.
 
-use std::{collections::VecDeque, net::IpAddr, sync::Arc};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
 
-use dengine_protocol::{
-    FRAME_BYTES_MAX,
-    v1::{PipelineResponse, PipelinedAnswer},
-};
+use dengine_protocol::FRAME_BYTES_MAX;
+use dengine_protocol::v1::{PipelineResponse, PipelinedAnswer};
 use prost::Message;
 
 use super::flight::Flight;
 use crate::node::answers::{AnswerBudget, Held};
 
-/// What a frame may hold at any time. When clients that do not read hold what there is for answers, the others get
-/// smaller frames, and go on.
+/// What a frame may hold at any time. When clients that do not read hold what there is for answers,
+/// the others get smaller frames, and go on.
 const FRAME_BYTES_MIN: usize = 16 * 1024;
 /// By how much a frame grows.
 const FRAME_STEP_BYTES: usize = 64 * 1024;
@@ -56,7 +56,8 @@ impl Outbound {
         self.frame.answers.push(answer);
     }
 
-    /// Whether the frame takes one more answer, which then counts. One that is larger than any frame is alone in its.
+    /// Whether the frame takes one more answer, which then counts. One that is larger than any
+    /// frame is alone in its.
     fn put(&mut self, answer: &PipelinedAnswer) -> bool {
         let bytes = answer.encoded_len();
         let all = self.frame_bytes + bytes;
@@ -132,7 +133,8 @@ impl Outbound {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use dengine_protocol::v1::{GetResponse, KeyValue, pipelined_answer::Answer};
+    use dengine_protocol::v1::pipelined_answer::Answer;
+    use dengine_protocol::v1::{GetResponse, KeyValue};
 
     use super::*;
 
@@ -165,7 +167,8 @@ mod tests {
         frames
     }
 
-    /// Two hundred swaps that fail on one key of a megabyte were one frame of two hundred megabytes.
+    /// Two hundred swaps that fail on one key of a megabyte were one frame of two hundred
+    /// megabytes.
     #[test]
     fn what_does_not_fit_waits_for_the_next_frame() {
         let mut outbound = Outbound::new(&AnswerBudget::new(64 << 20, 0), CLIENT);

@@ -1,19 +1,20 @@
-//! A client that does not read its answers. What its calls hold (places at the gate, permits of writes, the state) is given
-//! back after a while; otherwise a few such streams would keep everybody else from being served.
+//! A client that does not read its answers. What its calls hold (places at the gate, permits of
+//! writes, the state) is given back after a while; otherwise a few such streams would keep
+//! everybody else from being served.
 
-use std::{
-    pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, TryLockError, Weak},
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use dengine_protocol::v1::PipelineResponse;
 use futures::{Stream, StreamExt};
 use tonic::Status;
 
-use super::{Pipeline, flight::Flight};
-use crate::{connections::PipelinePlace, server::bodies::CountedBy};
+use super::Pipeline;
+use super::flight::Flight;
+use crate::connections::PipelinePlace;
+use crate::server::bodies::CountedBy;
 
 /// A stream of answers that ends if nobody reads it.
 pub(in crate::server) struct Supervised(Arc<Slot>);
@@ -33,7 +34,8 @@ enum State {
 }
 
 impl Supervised {
-    /// Ends `pipeline` once its client has read nothing for `patience`, although there is something to read.
+    /// Ends `pipeline` once its client has read nothing for `patience`, although there is something
+    /// to read.
     pub(in crate::server) fn new(
         pipeline: Pipeline,
         place: PipelinePlace,
@@ -73,7 +75,8 @@ impl Slot {
 
     /// Whether the stream ended for it.
     fn end_if_unread(&self, patience: Duration) -> bool {
-        // Whoever holds it polls the stream, which may take milliseconds of a lane: it is looked at again soon enough.
+        // Whoever holds it polls the stream, which may take milliseconds of a lane: it is looked at
+        // again soon enough.
         let Some(mut state) = self.state_if_free() else {
             return false;
         };

@@ -1,21 +1,18 @@
 //! Calls of a stream that wait until others of it give their places back.
 
-use std::{
-    collections::{HashSet, VecDeque},
-    sync::Arc,
-    time::Instant,
-};
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
 
 use dengine_kv as kv;
 use dengine_protocol::checks::frame::{Asked, ReadAlone};
-use dengine_protocol::v1::{Consistency, GetRequest, pipelined_call::Call};
+use dengine_protocol::v1::pipelined_call::Call;
+use dengine_protocol::v1::{Consistency, GetRequest};
 use prost::Message as _;
 
-use crate::{
-    connections::Source,
-    server::gate::{Gate, Kind, Waiting},
-    write_bytes::of_parts_asked,
-};
+use crate::connections::Source;
+use crate::server::gate::{Gate, Kind, Waiting};
+use crate::write_bytes::of_parts_asked;
 
 /// What a call takes besides what was sent of it, about.
 const CALL_BYTES: usize = 128;
@@ -161,8 +158,8 @@ impl Part {
     }
 }
 
-/// What a call that writes holds, about: what was sent of it, and each part of a batch twice, as it was decoded and as it is proposed.
-/// A part of seven bytes on the wire takes thirty times as many.
+/// What a call that writes holds, about: what was sent of it, and each part of a batch twice, as it
+/// was decoded and as it is proposed. A part of seven bytes on the wire takes thirty times as many.
 fn held(call: &Call) -> usize {
     call.encoded_len() + 2 * of_parts_asked(call)
 }

@@ -110,7 +110,8 @@ impl Content<'_> {
         let made_by = last.and_then(|(_, written)| written.by);
         let message = match last {
             Some((revision, _)) => format!(
-                "as of revision {} the key was last changed by {revision}; that is not what was seen",
+                "as of revision {} the key was last changed by {revision}; that is not what was \
+                 seen",
                 sighting.revision
             ),
             None => format!("as of revision {} the key was never set", sighting.revision),
@@ -168,7 +169,8 @@ impl Content<'_> {
         match exact {
             Some(exact) if *exact != seen => {
                 let message = format!(
-                    "seen: created by {}, version {}; but all changes together make: created by {}, version {}",
+                    "seen: created by {}, version {}; but all changes together make: created by \
+                     {}, version {}",
                     seen.created, seen.version, exact.created, exact.version
                 );
                 Err(self

@@ -98,8 +98,8 @@ pub(super) fn sessions(history: &History, ready: &Ready) -> Result<(), Violation
             return Err(Violation::new(
                 Rule::Session,
                 format!(
-                    "a session read was answered as of revision {}, though the client had seen {least} and carried \
-                     {carried}",
+                    "a session read was answered as of revision {}, though the client had seen \
+                     {least} and carried {carried}",
                     outcome.revision
                 ),
                 both.into_iter()
@@ -155,7 +155,8 @@ fn accounted(facts: &Facts<'_>, taken: &Taken, start: u64, highest: u64) -> Resu
         if ready.pop().is_none() {
             let after = taken.range(revision..).next().map(|(_, at)| *at);
             let message = format!(
-                "revision {revision} was taken by no call: something was applied twice, or by nobody"
+                "revision {revision} was taken by no call: something was applied twice, or by \
+                 nobody"
             );
             return Err(facts.violation(Rule::UnexplainedRevision, message, after));
         }

@@ -1,7 +1,8 @@
 //! A history that is written is read back unchanged.
 
 use super::store::{Fault, run};
-use crate::{History, check, linearizable::DEFAULT_STEPS};
+use crate::linearizable::DEFAULT_STEPS;
+use crate::{History, check};
 
 #[test]
 fn a_history_comes_back_from_json_lines_as_it_was() {

@@ -1,8 +1,8 @@
 //! Small histories, each right or wrong for one reason.
 
+use crate::linearizable::{self, DEFAULT_STEPS};
 use crate::{
     Answer, Call, Expected, History, Level, Moment, Operation, Reply, Rule, Seen, Step, check,
-    linearizable::{self, DEFAULT_STEPS},
 };
 
 /// When an operation was called and answered.

@@ -1,4 +1,5 @@
-//! The script: one member's log and state machine, what it was promised, and what must be found of it.
+//! The script: one member's log and state machine, what it was promised, and what must be found of
+//! it.
 
 use super::Crash;
 use super::disk::CutDisk;
@@ -105,8 +106,8 @@ impl Life {
         if let Crash::Power { percent, seed } = crash {
             disk.power_loss(coin(seed, percent));
         }
-        // RocksDB without its own log forgets what it did not flush in both cases; it may have flushed more
-        // than it was asked to.
+        // RocksDB without its own log forgets what it did not flush in both cases; it may have
+        // flushed more than it was asked to.
         let kept = match crash {
             Crash::Process => 0,
             Crash::Power { seed, .. } => (seed % 7) as usize,

@@ -1,9 +1,10 @@
 //! A member's storage, cut off at every single operation of a scripted life, and opened again.
 //!
-//! The script appends entries and hard states, replaces a suffix, truncates, resets, fills many segments, applies and
-//! flushes. Before each thing that it asks of the disk the process dies ([`Crash::Process`]), or the machine loses
-//! power and keeps any part of what was not synced ([`Crash::Power`]). What is opened then must be the old
-//! or the new state, never an error, and hold everything that was acknowledged.
+//! The script appends entries and hard states, replaces a suffix, truncates, resets, fills many
+//! segments, applies and flushes. Before each thing that it asks of the disk the process dies
+//! ([`Crash::Process`]), or the machine loses power and keeps any part of what was not synced
+//! ([`Crash::Power`]). What is opened then must be the old or the new state, never an error, and
+//! hold everything that was acknowledged.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -69,7 +70,8 @@ fn every_cut_leaves_the_old_or_the_new_state() {
         powers(cut).for_each(|power| crash_and_open(cut, false, power));
     }
     println!(
-        "crash: cut before each of {} syncs of files, {} of the directory, {} writes and {} other changes, 6 ways each",
+        "crash: cut before each of {} syncs of files, {} of the directory, {} writes and {} other \
+         changes, 6 ways each",
         counts.syncs, counts.dir_syncs, counts.writes, counts.others
     );
 }

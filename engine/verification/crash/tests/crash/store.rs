@@ -1,7 +1,8 @@
 //! A store that forgets what was not flushed, as RocksDB does without its own log.
 
 use bytes::Bytes;
-use dengine_kv::store::{MemoryStore, Scope, Store, StoreError, WriteBatch, memory::MemoryCursor};
+use dengine_kv::store::memory::MemoryCursor;
+use dengine_kv::store::{MemoryStore, Scope, Store, StoreError, WriteBatch};
 use std::sync::{Arc, Mutex};
 
 /// Clones are the same store.
@@ -19,8 +20,8 @@ struct State {
 }
 
 impl ForgetfulStore {
-    /// What is there after a crash: everything flushed, and the first `kept` batches written since, for
-    /// memory may be flushed at any time.
+    /// What is there after a crash: everything flushed, and the first `kept` batches written since,
+    /// for memory may be flushed at any time.
     pub(crate) fn crash(&self, kept: usize) -> Self {
         let state = self.state.lock().unwrap();
         let survivor = copy(&state.durable);

@@ -1,10 +1,9 @@
-//! Control groups, of version 1 or 2, whichever the machine has: a bound on memory, or on processor time.
+//! Control groups, of version 1 or 2, whichever the machine has: a bound on memory, or on processor
+//! time.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 const ROOT: &str = "/sys/fs/cgroup";
 /// In which processor time is shared out, in microseconds.
@@ -14,8 +13,8 @@ const PERIOD_US: u64 = 100_000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) memory_bytes: u64,
-    /// Processors' worth of time; and with such a bound, behind everybody who has none: it stands for another machine, whose
-    /// processors are no loss to this one.
+    /// Processors' worth of time; and with such a bound, behind everybody who has none: it stands
+    /// for another machine, whose processors are no loss to this one.
     pub(crate) processors: Option<u64>,
 }
 

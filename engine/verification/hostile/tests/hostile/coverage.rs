@@ -1,11 +1,13 @@
 //! That nothing a member serves is without an attacker: every RPC, and every port.
 
-use std::{collections::BTreeSet, process::Command};
+use std::collections::BTreeSet;
+use std::process::Command;
 
 use prost::Message;
 use prost_types::FileDescriptorSet;
 
-use crate::{attackers, member::program};
+use crate::attackers;
+use crate::member::program;
 
 /// All that is served over gRPC, as `package.Service/Method`.
 fn rpcs() -> BTreeSet<String> {

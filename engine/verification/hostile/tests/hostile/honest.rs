@@ -1,21 +1,16 @@
-//! The honest: 500 writes and 2,000 reads a second, wanted whether or not earlier ones were answered, and once a second
-//! somebody new, who connects, opens a session, writes, and sees it by a watch. None of them tries anything twice.
+//! The honest: 500 writes and 2,000 reads a second, wanted whether or not earlier ones were
+//! answered, and once a second somebody new, who connects, opens a session, writes, and sees it by
+//! a watch. None of them tries anything twice.
 
-use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use dengine_bench::{
-    keys::{Keys, Order},
-    load::{self, Measured, Operation, Plan},
-    progress::Progress,
-    target::{Connect, Target},
-};
+use dengine_bench::keys::{Keys, Order};
+use dengine_bench::load::{self, Measured, Operation, Plan};
+use dengine_bench::progress::Progress;
+use dengine_bench::target::{Connect, Target};
 use dengine_bench_model::results::{Protocol, ReadConsistency, Wire};
 use dengine_client::{
     Client, ClientOptions, KeyRange, RetryPolicy, SessionOptions, WatchQuery, WatchUpdate,

@@ -1,25 +1,20 @@
 //! One HTTP/2 connection to a member, with its windows and streams in the attacker's own hands.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    time::Duration,
-};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::{BufMut, Bytes, BytesMut};
-use h2::{
-    RecvStream, SendStream,
-    client::{ResponseFuture, SendRequest},
-};
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Request};
 use prost::Message;
-use tokio::{
-    net::{TcpSocket, TcpStream},
-    task::JoinHandle,
-    time::timeout,
-};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
-/// Attackers are one machine, and the honest clients another: a member may tell them apart by their address.
+/// Attackers are one machine, and the honest clients another: a member may tell them apart by their
+/// address.
 const FROM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// Longer than a member waits for anything before it gives up.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -145,7 +140,8 @@ impl Call {
         (told, body)
     }
 
-    /// The rest of the request, and the answers, once they begin. What is not read of them the member keeps.
+    /// The rest of the request, and the answers, once they begin. What is not read of them the
+    /// member keeps.
     pub(crate) async fn answers(self) -> Result<(SendStream<Bytes>, RecvStream)> {
         let response = timeout(PATIENCE, self.response)
             .await

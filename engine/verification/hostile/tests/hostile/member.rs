@@ -1,13 +1,12 @@
 //! A member in a cgroup of its own, and the cluster of one or three.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use dengine_client::{AdminClient, proto::StatusResponse};
+use dengine_client::AdminClient;
+use dengine_client::proto::StatusResponse;
 use dengine_testkit::{Listen, Process, built_program, serve, without_settings};
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,8 @@
-//! Which threads of this machine have a processor whenever they want one: those that stand for other machines, or for
-//! its disk. How long they wait for a processor says nothing of the member.
+//! Which threads of this machine have a processor whenever they want one: those that stand for
+//! other machines, or for its disk. How long they wait for a processor says nothing of the member.
 
-use std::{
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// Gives the thread that calls it precedence.
 pub(crate) fn take() {
@@ -16,11 +14,13 @@ pub(crate) fn take() {
     );
 }
 
-/// The kernel's threads that carry requests to disks and tell of their end, with precedence; until this is dropped.
+/// The kernel's threads that carry requests to disks and tell of their end, with precedence; until
+/// this is dropped.
 ///
-/// Linux 6.18 leaves them waiting for up to half a second, though they are nicer to nobody (-20), beside threads that wake each
-/// other often and have little weight: every `fdatasync` of the machine takes as long, while the disk answers within 2 ms
-/// (`perf sched record`, `perf record -e block:*`). docs/testing.md has both figures.
+/// Linux 6.18 leaves them waiting for up to half a second, though they are nicer to nobody (-20),
+/// beside threads that wake each other often and have little weight: every `fdatasync` of the
+/// machine takes as long, while the disk answers within 2 ms (`perf sched record`,
+/// `perf record -e block:*`). docs/testing.md has both figures.
 pub(crate) struct Disk {
     threads: Vec<String>,
 }

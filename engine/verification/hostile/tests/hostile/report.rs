@@ -1,15 +1,18 @@
-//! The table: a line for each attack, on the terminal, in `table.md` as it grows, and a verdict at the end.
+//! The table: a line for each attack, on the terminal, in `table.md` as it grows, and a verdict at
+//! the end.
 
-use std::{collections::BTreeMap, fmt::Write as _, path::PathBuf, time::Duration};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use crate::{
-    attackers::Attacker,
-    settings::Settings,
-    tally::{Counts, kind},
-    verdict::{Seen, broken},
-};
+use crate::attackers::Attacker;
+use crate::settings::Settings;
+use crate::tally::{Counts, kind};
+use crate::verdict::{Seen, broken};
 
-const HEAD: &str = "| attacker | did | honest write p99 | honest read p99 | failed | member's memory | attackers were told | member logged |\n|---|---|---|---|---|---|---|---|\n";
+const HEAD: &str = "| attacker | did | honest write p99 | honest read p99 | failed | member's \
+    memory | attackers were told | member logged |\n|---|---|---|---|---|---|---|---|\n";
 
 /// Where it is left, with the logs of members that broke a promise.
 pub(crate) fn folder() -> PathBuf {
@@ -70,7 +73,8 @@ pub(crate) struct Report {
 impl Report {
     pub(crate) fn begin(settings: &Settings) -> Self {
         eprintln!(
-            "hostile: {} of {:?} against {} member(s), whose honest clients are measured for {:?} before each, beside a busy neighbour",
+            "hostile: {} of {:?} against {} member(s), whose honest clients are measured for {:?} \
+             before each, beside a busy neighbour",
             settings.attacks().len(),
             settings.attack,
             settings.members,
@@ -188,8 +192,10 @@ mod tests {
     #[test]
     fn of_a_log_only_warnings_are_told_and_numbers_make_no_difference() {
         let log = "2026-01-01T00:00:00Z  INFO dengine: ready\n\
-                   2026-01-01T00:00:01Z  WARN dengine::server: connections were refused refused=12\n\
-                   2026-01-01T00:00:02Z  WARN dengine::server: connections were refused refused=7\n";
+                   2026-01-01T00:00:01Z  WARN dengine::server: connections were refused \
+                   refused=12\n\
+                   2026-01-01T00:00:02Z  WARN dengine::server: connections were refused \
+                   refused=7\n";
         let logged = logged(&[log.to_owned()]);
         assert_eq!(logged, "2× connections were refused refused=N");
     }

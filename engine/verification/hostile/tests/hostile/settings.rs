@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use dengine_testkit::settings;
 
-use crate::{
-    TOGETHER,
-    attackers::{self, Attacker},
-};
+use crate::TOGETHER;
+use crate::attackers::{self, Attacker};
 
 const ATTACK_MIN: Duration = Duration::from_secs(1);
 

@@ -1,33 +1,29 @@
-//! One attack: a fresh cluster, the honest alone, and the honest beside attackers, who are a process in a cgroup of its own.
+//! One attack: a fresh cluster, the honest alone, and the honest beside attackers, who are a
+//! process in a cgroup of its own.
 
-use std::{
-    path::{Path, PathBuf},
-    process::{Child, Stdio},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use dengine_client::{Batch, Client, Operation};
 use serde::{Deserialize, Serialize};
-use tokio::{runtime::Runtime, task::JoinSet, time::sleep};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 
-use crate::{
-    attackers::{
-        self, Arena, Attacker, LARGE_BYTES, LARGE_KEYS, MANY_KEYS, NEIGHBOUR, large_key,
-        one_of_many,
-    },
-    cgroup::{Bounds, Cgroup},
-    honest::{self, Met},
-    member::{Cluster, Doors, Lead, MEMORY_BYTES, Member},
-    precedence,
-    report::{self, Row},
-    settings::Settings,
-    tally::{Counts, Tally},
-    verdict::Seen,
+use crate::attackers::{
+    self, Arena, Attacker, LARGE_BYTES, LARGE_KEYS, MANY_KEYS, NEIGHBOUR, large_key, one_of_many,
 };
+use crate::cgroup::{Bounds, Cgroup};
+use crate::honest::{self, Met};
+use crate::member::{Cluster, Doors, Lead, MEMORY_BYTES, Member};
+use crate::precedence;
+use crate::report::{self, Row};
+use crate::settings::Settings;
+use crate::tally::{Counts, Tally};
+use crate::verdict::Seen;
 
 const ORDER: &str = "DENGINE_HOSTILE_ORDER";
 /// All attackers together.

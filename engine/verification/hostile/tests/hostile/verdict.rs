@@ -1,6 +1,7 @@
 //! What was promised to the honest, and which promises an attack broke.
 
-use std::{fmt::Write as _, time::Duration};
+use std::fmt::Write as _;
+use std::time::Duration;
 
 use crate::honest::Met;
 

@@ -18,7 +18,8 @@ pub enum MountError {
     NotRoot,
     /// The kernel has no FUSE, or the container was not given it.
     #[error(
-        "mounting the disk that loses power needs /dev/fuse: modprobe fuse, or give the container that device"
+        "mounting the disk that loses power needs /dev/fuse: modprobe fuse, or give the container \
+         that device"
     )]
     NoFuse,
     /// The system refused.

@@ -109,7 +109,8 @@ where
     W: FnMut(Cut) -> Result<(), String>,
 {
     eprintln!(
-        "power loss: {what}: {} syncs of files, {} of directories, {} writes and {} other changes; SEED={}",
+        "power loss: {what}: {} syncs of files, {} of directories, {} writes and {} other changes; \
+         SEED={}",
         counts.file_syncs, counts.directory_syncs, counts.writes, counts.others, settings.seed
     );
     let cuts = settings.cuts(counts);
@@ -120,7 +121,8 @@ where
         .filter(|cut| matches!(cut.at, CutAt::Sync(_)))
         .count();
     eprintln!(
-        "power loss: {what}: {of_syncs} cuts at syncs and {} at other changes, each opened in three ways, in {:?}",
+        "power loss: {what}: {of_syncs} cuts at syncs and {} at other changes, each opened in \
+         three ways, in {:?}",
         cuts.len() - of_syncs,
         begun.elapsed()
     );

@@ -3,10 +3,10 @@
 use std::process::Output;
 
 use dengine_client::AdminClient;
+use dengine_protocol::v1::admin_client::AdminClient as Generated;
 use dengine_protocol::v1::{
     AddLearnerRequest, BootstrapRequest, HashRequest, JoinRequest, MembersRequest, PromoteRequest,
     RemoveRequest, SnapshotRequest, StatusRequest, TransferLeaderRequest,
-    admin_client::AdminClient as Generated,
 };
 use serde_json::Value;
 use tonic::Code;

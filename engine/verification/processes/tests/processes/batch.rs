@@ -155,7 +155,8 @@ async fn a_batch_that_only_reads_takes_no_place_in_the_log() {
     let cluster = Cluster::form(3).await;
     let leader = &cluster.members[cluster.leader().await];
     let writer = cluster.client().await;
-    // What a member says of itself may be a tick old, so its log is looked at once it tells of a write.
+    // What a member says of itself may be a tick old, so its log is looked at once it tells of a
+    // write.
     let last_index_after = async |value: &'static str| {
         let revision = writer.put("k", value).await.unwrap().header.revision;
         eventually("the member tells of the write", || async {

@@ -1,6 +1,7 @@
 //! The program as a person meets it: settings, errors, exit codes.
 
-use std::{net::TcpListener, process::Output};
+use std::net::TcpListener;
+use std::process::Output;
 
 use crate::harness::{Cluster, Member, dengine, scratch};
 

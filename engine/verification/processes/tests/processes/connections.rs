@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use dengine_client::Consistency;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    task::JoinSet,
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use crate::harness::{Cluster, Member, becomes, eventually};
 
@@ -40,7 +38,8 @@ impl Silent {
     }
 }
 
-/// Connections to the peer port were not counted at all, and one without a Hello was kept for as long as it liked.
+/// Connections to the peer port were not counted at all, and one without a Hello was kept for as
+/// long as it liked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_on_the_peer_port_keep_no_member_away() {
     let mut cluster = Cluster::form(3).await;
@@ -93,7 +92,8 @@ fn few_files(member: &mut Member) {
     member.add_args(["--log-flush-bytes", "4194304"]);
 }
 
-/// Log and RocksDB end the member when they find no file descriptor: a flood of connections must leave them some.
+/// Log and RocksDB end the member when they find no file descriptor: a flood of connections must
+/// leave them some.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_connections_leaves_file_descriptors_to_log_and_state() {
     let mut cluster = Cluster::form_with(1, few_files).await;
@@ -141,7 +141,8 @@ async fn a_flood_of_connections_leaves_file_descriptors_to_log_and_state() {
     );
 }
 
-/// While HTTP/2 has an answer to a PING that nobody takes, it reads nothing either, and so did not see that it should end.
+/// While HTTP/2 has an answer to a PING that nobody takes, it reads nothing either, and so did not
+/// see that it should end.
 #[tokio::test]
 async fn who_only_pings_and_reads_nothing_is_let_go_too() {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";

@@ -1,11 +1,9 @@
-//! Acknowledged means synced. Killing a process proves nothing about the disk, so here a library stands
-//! between the members and their disks, and delays, counts or fails every sync.
+//! Acknowledged means synced. Killing a process proves nothing about the disk, so here a library
+//! stands between the members and their disks, and delays, counts or fails every sync.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use dengine_client::{Consistency, Error};
 use futures::future::join_all;
@@ -274,7 +272,8 @@ async fn a_memory_first_member_whose_sync_failed_is_suspect_under_the_same_boot(
     assert!(complaint.contains("its disk has failed"), "{complaint}");
 }
 
-/// Kubernetes kills what has not ended by itself half a minute after SIGTERM, and a folder may take minutes to open.
+/// Kubernetes kills what has not ended by itself half a minute after SIGTERM, and a folder may take
+/// minutes to open.
 #[tokio::test]
 async fn a_member_that_opens_its_folder_hears_a_signal() {
     let shim = Shim::build();
@@ -309,7 +308,8 @@ async fn a_member_that_opens_its_folder_hears_a_signal() {
     assert!(read.await.unwrap().kv.is_some());
 }
 
-/// Thousands of keys of a frame, each from a slow disk, kept a thread from everything else for seconds, heartbeats included.
+/// Thousands of keys of a frame, each from a slow disk, kept a thread from everything else for
+/// seconds, heartbeats included.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_from_a_slow_disk_cost_no_leader_its_lead() {
     let shim = Shim::build();
@@ -361,12 +361,14 @@ async fn reads_from_a_slow_disk_cost_no_leader_its_lead() {
     }
     let mut written = 0;
     while reading.try_join_next().is_none() {
-        // It waits behind the reads of its own address, on a busy machine for longer than a client that is not patient.
+        // It waits behind the reads of its own address, on a busy machine for longer than a client
+        // that is not patient.
         let put = client.put("beside", "v").await;
         written += u32::from(put.is_ok());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // Five milliseconds for each of thousands of keys: longer than a follower waits for a heartbeat.
+    // Five milliseconds for each of thousands of keys: longer than a follower waits for a
+    // heartbeat.
     let took = begun.elapsed();
     assert!(took > Duration::from_secs(1), "the reads took {took:?}");
     assert!(written > 0, "no write was served beside the reads");

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use dengine_client::{Client, Consistency, RangeQuery};
-use tokio::{sync::watch, task::JoinSet};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::harness::{Cluster, Load};
 
@@ -152,7 +153,8 @@ async fn how_long_nobody_writes_when_the_leader_dies() {
         let [least, median, ninth, most] =
             [0, count / 2, count * 9 / 10, count - 1].map(|at| pauses[at].as_millis());
         println!(
-            "{name} killed {count} times: least {least} ms, median {median} ms, nine in ten {ninth} ms, most {most} ms"
+            "{name} killed {count} times: least {least} ms, median {median} ms, nine in ten \
+             {ninth} ms, most {most} ms"
         );
     }
 }
@@ -171,7 +173,8 @@ async fn restart_all(cluster: &mut Cluster) {
 
 /// A client that writes one key after the other, until this is dropped.
 struct Writes {
-    /// The newest that was acknowledged: when it began, and the longest time until now between two that were.
+    /// The newest that was acknowledged: when it began, and the longest time until now between two
+    /// that were.
     newest: watch::Receiver<(Instant, Duration)>,
     _task: JoinSet<()>,
 }

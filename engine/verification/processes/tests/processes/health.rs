@@ -4,9 +4,9 @@ use dengine_client::Consistency;
 use dengine_protocol::health::{LIVE, READY};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tonic::transport::Endpoint;
-use tonic_health::pb::{
-    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
-};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
 use crate::harness::{Cluster, Member, becomes, dengine, eventually, scratch};
 

@@ -1,15 +1,11 @@
 //! A folder is one member for ever. What was wiped, copied or swapped takes part in nothing.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use dengine_client::{
-    Error,
-    proto::{AddLearnerRequest, JoinRequest, Lifecycle},
-};
+use dengine_client::Error;
+use dengine_client::proto::{AddLearnerRequest, JoinRequest, Lifecycle};
 
 use dengine_data_dir::Record;
 

@@ -1,10 +1,8 @@
 //! `dengine put`, `get` and their like, as a person runs them.
 
-use std::{
-    io::{BufRead as _, BufReader, Write as _},
-    net::TcpListener,
-    process::{Output, Stdio},
-};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::process::{Output, Stdio};
 
 use serde_json::Value;
 

@@ -2,9 +2,8 @@
 
 use bytes::Bytes;
 use dengine_client::{Consistency, Error, Expected, KeyRange, RangeQuery};
-use dengine_protocol::v1::{
-    CompareAndSwapRequest, GetRequest, PutRequest, RangeRequest, kv_client::KvClient,
-};
+use dengine_protocol::v1::kv_client::KvClient;
+use dengine_protocol::v1::{CompareAndSwapRequest, GetRequest, PutRequest, RangeRequest};
 use tonic::{Code, Status};
 
 use crate::harness::{Cluster, becomes};

@@ -1,20 +1,16 @@
 //! Values of a megabyte: replicated like others, and nobody is deposed for them.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use dengine_client::{Client, ClientOptions, RetryPolicy};
-use dengine_protocol::v1::{PutRequest, kv_client::KvClient};
-use tokio::{task::JoinSet, time::Instant};
-use tonic::{
-    Code,
-    transport::{Channel, Endpoint},
-};
+use dengine_protocol::v1::PutRequest;
+use dengine_protocol::v1::kv_client::KvClient;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::harness::{Cluster, Member, eventually};
 

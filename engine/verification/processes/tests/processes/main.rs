@@ -1,7 +1,7 @@
 //! Real `dengine` processes on loopback: what only they can show.
 //!
-//! Each test has its own folder, its own ports and its own processes, and ends only those. What a pure
-//! test or the simulator can show is shown there.
+//! Each test has its own folder, its own ports and its own processes, and ends only those. What a
+//! pure test or the simulator can show is shown there.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod admin;

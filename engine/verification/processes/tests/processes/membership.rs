@@ -1,9 +1,7 @@
 //! Members come and go one at a time, and never at the price of the quorum.
 
-use dengine_client::{
-    AdminClient, Consistency, Error,
-    proto::{AddLearnerRequest, JoinRequest, Member as Described, StatusResponse},
-};
+use dengine_client::proto::{AddLearnerRequest, JoinRequest, Member as Described, StatusResponse};
+use dengine_client::{AdminClient, Consistency, Error};
 
 use crate::harness::{Cluster, Load, Member, becomes, eventually, hand_over};
 

@@ -1,18 +1,18 @@
 //! More than a member can do: it says so, and goes on as if nothing were.
 //!
-//! It wants the machine for itself, or an election may be the machine's doing: `make overload` runs it, and `make test` does not.
+//! It wants the machine for itself, or an election may be the machine's doing: `make overload` runs
+//! it, and `make test` does not.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use dengine_client::{Client, ClientOptions, Error, RetryPolicy};
 use tokio::task::JoinSet;
 
-use crate::{
-    harness::{Cluster, Member, eventually},
-    large_values::put_by_64_clients,
-};
+use crate::harness::{Cluster, Member, eventually};
+use crate::large_values::put_by_64_clients;
 
 const CALLERS: usize = 400;
 const WRITES_EACH: usize = 25;
@@ -29,8 +29,9 @@ struct Ends {
     shed: AtomicU64,
 }
 
-/// Writes as fast as it may. What is refused is not tried again, but a pause keeps the flood from taking the
-/// members' share of the processors: it is their bounds that are tested, not the scheduler.
+/// Writes as fast as it may. What is refused is not tried again, but a pause keeps the flood from
+/// taking the members' share of the processors: it is their bounds that are tested, not the
+/// scheduler.
 async fn flood(client: Client, caller: usize, ends: Arc<Ends>) {
     for n in 0..WRITES_EACH {
         let value = vec![b'x'; VALUE_BYTES];

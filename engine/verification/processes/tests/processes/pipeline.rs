@@ -1,23 +1,26 @@
 //! Many calls over one stream: each is served, and fails, as if it were alone.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
+use std::time::Duration;
 
 use dengine_client::{Client, ClientOptions, Consistency, Wire};
 use dengine_protocol::FRAME_BYTES_MAX;
+use dengine_protocol::v1::compare_and_swap_request::Expected;
+use dengine_protocol::v1::kv_client::KvClient;
+use dengine_protocol::v1::pipelined_answer::Answer;
+use dengine_protocol::v1::pipelined_call::Call;
 use dengine_protocol::v1::{
     CloseSessionRequest, CompareAndSwapRequest, DeleteRequest, GetRequest, PipelineRequest,
-    PipelineResponse, PipelinedCall, PutRequest, RangeRequest, compare_and_swap_request::Expected,
-    kv_client::KvClient, pipelined_answer::Answer, pipelined_call::Call,
+    PipelineResponse, PipelinedCall, PutRequest, RangeRequest,
 };
 use futures::future::join_all;
 use prost::Message as _;
-use tokio::{
-    io::AsyncReadExt as _,
-    net::{TcpListener, TcpStream},
-    sync::mpsc,
-};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Streaming, transport::Endpoint};
+use tonic::transport::Endpoint;
+use tonic::{Code, Streaming};
 
 use crate::harness::{Cluster, Member, becomes, eventually};
 
@@ -325,7 +328,8 @@ async fn get_from(member: &Member, address: [u8; 4], key: &str) -> Result<(), to
     kv.get(get).await.map(drop)
 }
 
-/// Its connection lives, for it answers pings. What it asked for must not stand in the way of others for ever.
+/// Its connection lives, for it answers pings. What it asked for must not stand in the way of
+/// others for ever.
 #[tokio::test]
 async fn a_client_that_does_not_read_its_answers_gives_its_places_back() {
     const CALLS: usize = 64;
@@ -351,8 +355,8 @@ async fn a_client_that_does_not_read_its_answers_gives_its_places_back() {
     // More than the windows of the connection hold.
     stream.send(vec![Some(Call::Get(get)); CALLS]).await;
     let get = || async { other.get("large", Consistency::Linearizable).await };
-    // Asked where no place is needed: whoever takes the last one has all these calls refused. One address has three
-    // quarters of what no other has.
+    // Asked where no place is needed: whoever takes the last one has all these calls refused. One
+    // address has three quarters of what no other has.
     const OF_ONE: usize = CALLS / 4 * 3;
     becomes("all places of this address are taken", true, || async {
         let metrics = crate::health::scrape(cluster.members[0].monitor_port).await;
@@ -386,7 +390,8 @@ async fn failing_swaps(cluster: &Cluster, count: usize) -> Vec<Option<Call>> {
     vec![Some(Call::CompareAndSwap(swap)); count]
 }
 
-/// A frame of three kilobytes was answered by one of as many megabytes as it had calls, which broke the stream.
+/// A frame of three kilobytes was answered by one of as many megabytes as it had calls, which broke
+/// the stream.
 #[tokio::test]
 async fn answers_that_are_large_together_come_in_frames_of_bounded_size() {
     let cluster = Cluster::form(1).await;
@@ -442,7 +447,8 @@ async fn a_frame_of_more_calls_than_are_served_at_once_is_served_in_parts() {
     assert!(answers.values().all(|answer| code(answer) == Code::Ok));
 }
 
-/// Carries what a client says, and nothing of what it is told. Ends when the member closes the connection.
+/// Carries what a client says, and nothing of what it is told. Ends when the member closes the
+/// connection.
 async fn mute(listener: TcpListener, member: String) {
     let (client, _) = listener.accept().await.unwrap();
     let (mut said, _kept) = client.into_split();
@@ -486,7 +492,8 @@ async fn a_client_that_does_not_read_its_answer_loses_its_connection() {
         .unwrap();
 }
 
-/// What the client gave up on went on for as long as the member waits: five seconds, with its place.
+/// What the client gave up on went on for as long as the member waits: five seconds, with its
+/// place.
 #[tokio::test]
 async fn a_call_ends_when_its_client_gives_it_up_or_its_time_is_over() {
     let mut cluster = Cluster::form(3).await;
@@ -508,7 +515,8 @@ async fn a_call_ends_when_its_client_gives_it_up_or_its_time_is_over() {
         })
     };
     let calls = [
-        // A session read, a linearizable one and a write, none of which can be served now: each with a short time,
+        // A session read, a linearizable one and a write, none of which can be served now: each
+        // with a short time,
         (1, never(4), 200),
         (2, never(0), 200),
         (3, put("k"), 200),

@@ -5,10 +5,8 @@ use std::time::Duration;
 use dengine_client::{Client, ClientOptions, Consistency, Error, Position, RetryPolicy};
 use tonic::Code;
 
-use crate::{
-    harness::{Cluster, Member, eventually},
-    health::counter,
-};
+use crate::harness::{Cluster, Member, eventually};
+use crate::health::counter;
 
 /// Patient with the member, and told every failure.
 async fn client(member: &Member) -> Client {
@@ -124,8 +122,8 @@ async fn every_level_reads_ones_own_writes_but_eventual() {
     }
 }
 
-/// How many rounds of messages `count` reads at the leader cost, one after the other, and how many the lease
-/// answered.
+/// How many rounds of messages `count` reads at the leader cost, one after the other, and how many
+/// the lease answered.
 async fn cost(leader: &Member, level: Consistency, count: u64) -> (u64, u64) {
     let client = client(leader).await;
     let all = || async {
@@ -162,7 +160,8 @@ async fn lease_reads_cost_no_rounds_and_linearizable_ones_do() {
     assert!(by_lease > 500 && rounds < 500, "{rounds} {by_lease}");
 }
 
-/// Found by torture: a client that meets a member which was wiped, and is about to join again, has to ask another one.
+/// Found by torture: a client that meets a member which was wiped, and is about to join again, has
+/// to ask another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_without_a_cluster_refuses_a_session_read_for_now_and_not_for_ever() {
     let cluster = Cluster::start(1, |_| {});

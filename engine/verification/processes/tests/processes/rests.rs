@@ -1,25 +1,22 @@
-//! Who had others wait for a write that visits much rests before the next one, and nobody rests in its place.
+//! Who had others wait for a write that visits much rests before the next one, and nobody rests in
+//! its place.
 
 use std::time::{Duration, Instant};
 
-use dengine_protocol::{
-    FRAME_BYTES_MAX,
-    v1::{
-        BatchRequest, CompactRequest, DeleteRequest, Operation, PutRequest,
-        kv_client::KvClient,
-        operation::{self, Operation as What},
-    },
-};
+use dengine_protocol::FRAME_BYTES_MAX;
+use dengine_protocol::v1::kv_client::KvClient;
+use dengine_protocol::v1::operation::{self, Operation as What};
+use dengine_protocol::v1::{BatchRequest, CompactRequest, DeleteRequest, Operation, PutRequest};
 use futures::future::join_all;
-use tokio::{task::JoinHandle, time::timeout};
-use tonic::{
-    Code,
-    transport::{Channel, Endpoint},
-};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::harness::{Cluster, Member};
 
-/// Deleted keys count for as long as history holds them, so that they can be deleted again and again.
+/// Deleted keys count for as long as history holds them, so that they can be deleted again and
+/// again.
 const KEYS: usize = 30_000;
 /// What is not held up takes far less, and a rest more.
 const LONG: Duration = Duration::from_secs(2);

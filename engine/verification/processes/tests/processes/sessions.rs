@@ -3,17 +3,16 @@
 use std::time::Duration;
 
 use dengine_client::{Client, Consistency, Error, Expected, SessionOptions};
+use dengine_protocol::v1::compare_and_swap_request::Expected as WireExpected;
+use dengine_protocol::v1::kv_client::KvClient;
 use dengine_protocol::v1::{
     CloseSessionRequest, CompareAndSwapRequest, DeleteRequest, KeepAliveSessionRequest,
     OpenSessionRequest, PutRequest, SessionStamp,
-    compare_and_swap_request::Expected as WireExpected, kv_client::KvClient,
 };
 use futures::future::join_all;
 use serde_json::Value;
-use tonic::{
-    Code,
-    transport::{Channel, Endpoint},
-};
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::harness::{Cluster, Member, dengine, eventually};
 

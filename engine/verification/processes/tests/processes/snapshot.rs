@@ -1,20 +1,19 @@
-//! The log stays bounded, and whoever needs what it no longer has gets a snapshot: whatever is killed meanwhile.
+//! The log stays bounded, and whoever needs what it no longer has gets a snapshot: whatever is
+//! killed meanwhile.
 
-use std::{
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use dengine_client::{
-    Client, Consistency, KeyRange, RangeQuery,
-    proto::{AddLearnerRequest, JoinRequest},
-};
+use dengine_client::proto::{AddLearnerRequest, JoinRequest};
+use dengine_client::{Client, Consistency, KeyRange, RangeQuery};
 use dengine_log::Position;
+use dengine_protocol::peer::peer_client::PeerClient;
+use dengine_protocol::peer::snapshot_frame::Kind;
 use dengine_protocol::peer::{
-    Hello, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, peer_client::PeerClient,
-    snapshot_answer, snapshot_frame::Kind,
+    Hello, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, snapshot_answer,
 };
-use dengine_protocol::v1::{GetRequest, PutRequest, kv_client::KvClient};
+use dengine_protocol::v1::kv_client::KvClient;
+use dengine_protocol::v1::{GetRequest, PutRequest};
 use dengine_snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId};
 use dengine_types::{ClusterId, Index, Term};
 use futures::{StreamExt as _, stream};
@@ -24,7 +23,8 @@ use crate::harness::{Cluster, Disk, Member, becomes, eventually, hand_over};
 const VALUE_BYTES: usize = 64 << 10;
 /// As the harness sets it.
 const SEGMENT_BYTES: u64 = 8 << 20;
-/// With what [`bounded`] sets: the segment being written, what is kept, and what is yet to be flushed.
+/// With what [`bounded`] sets: the segment being written, what is kept, and what is yet to be
+/// flushed.
 const LOG_BYTES_MAX: u64 = 4 * SEGMENT_BYTES;
 
 /// Settings under which a few megabytes are more than the log keeps.
@@ -146,7 +146,8 @@ async fn the_log_stays_bounded_under_writes() {
     }
 }
 
-/// Reads and writes at one member, in turn, until it has answered a hundred times; what it was told instead.
+/// Reads and writes at one member, in turn, until it has answered a hundred times; what it was told
+/// instead.
 async fn call_on(address: String) -> Vec<tonic::Status> {
     let address = format!("http://{address}");
     let (mut refused, mut answered) = (Vec::new(), 0);
@@ -323,9 +324,9 @@ async fn a_receiver_that_is_killed_in_the_middle_goes_on_where_it_was() {
 async fn a_receiver_that_is_killed_while_it_installs_completes_that() {
     let mut cluster = Cluster::form_with(3, bounded).await;
     let down = cluster.follower().await;
-    // Where it is killed: once all is received, at the commit point, and when the folders were moved. The first may pass
-    // between two looks; then it is killed a little later.
-    // What a kill left unsaid is never said, so each counts from where it began.
+    // Where it is killed: once all is received, at the commit point, and when the folders were
+    // moved. The first may pass between two looks; then it is killed a little later. What a kill
+    // left unsaid is never said, so each counts from where it began.
     let moments: [fn(&Member, [usize; 2]) -> bool; 3] = [
         |member, [installing, _]| {
             let complete = |name: &String| name.ends_with(".complete");
@@ -569,7 +570,8 @@ async fn a_peer_that_lies_about_a_snapshot_is_refused_and_fills_no_disk() {
     assert_eq!(count(victim, INSTALLED), 0);
 }
 
-/// A snapshot whose files are whole and whose state is none is thrown away before anybody hears of it.
+/// A snapshot whose files are whole and whose state is none is thrown away before anybody hears of
+/// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_without_a_state_is_never_installed() {
     let cluster = Cluster::form_with(3, bounded).await;

@@ -1,10 +1,9 @@
-//! A disk that fills up: a small file system of the test's own, so it needs root, as `make test` has.
+//! A disk that fills up: a small file system of the test's own, so it needs root, as `make test`
+//! has.
 
-use std::{
-    os::unix::fs::MetadataExt as _,
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use dengine_client::{Client, ClientOptions, Consistency, Error, KeyRange, RetryPolicy};
 
@@ -33,7 +32,8 @@ async fn a_nearly_full_member_refuses_what_needs_space_and_recovers() {
     .await;
     let refused = client.put("k", "w").await.unwrap_err();
     assert!(
-        matches!(&refused, Error::LowOnSpace { message, .. } if message.contains("--min-free-bytes")),
+        matches!(&refused,
+                 Error::LowOnSpace { message, .. } if message.contains("--min-free-bytes")),
         "{refused}"
     );
     let read = client.get("k", Consistency::Linearizable).await.unwrap();
@@ -121,7 +121,8 @@ async fn a_member_without_any_space_waits_for_some_and_loses_nothing() {
     }
 }
 
-/// It keeps less in memory than what is left where a segment finds no space, and waits for longer than RocksDB before it looks again.
+/// It keeps less in memory than what is left where a segment finds no space, and waits for longer
+/// than RocksDB before it looks again.
 async fn alone_with_a_small_state(disk: &Disk) -> Cluster {
     let cluster = Cluster::form_with(1, |member| {
         on(disk, 0, member);
@@ -177,12 +178,14 @@ fn noise() -> Vec<u8> {
 /// Zeros, which RocksDB packs to next to nothing: what fills the disk is the log.
 const PACKS_WELL: usize = 1 << 20;
 
-/// Nobody finds space elsewhere. Only so much was applied that nobody flushed, and what is not flushed has to stay in the log.
+/// Nobody finds space elsewhere. Only so much was applied that nobody flushed, and what is not
+/// flushed has to stay in the log.
 #[tokio::test]
 async fn a_log_that_fills_the_disk_makes_room_in_it() {
     let disk = Disk::mount();
     let cluster = alone_with_a_small_state(&disk).await;
-    // Who sets space aside for a segment has all there is for a moment, in which RocksDB finds none, and looks again after five seconds.
+    // Who sets space aside for a segment has all there is for a moment, in which RocksDB finds
+    // none, and looks again after five seconds.
     let client = cluster.patient_client().await;
     disk.fill(40 << 20);
     for number in 0..100 {
@@ -230,8 +233,9 @@ async fn a_member_starts_on_a_full_disk_and_takes_what_frees_space() {
 /// With default settings: three segments of the log, the reserve, and as much again for the state.
 const SMALL_DISK_BYTES: u64 = 512 << 20;
 
-/// RocksDB met the full disk while it merged, and then waited for twice the space of all that it would merge, though nothing of that was
-/// left; a quarter of the disk was kept for segments to come. Only a restart helped.
+/// RocksDB met the full disk while it merged, and then waited for twice the space of all that it
+/// would merge, though nothing of that was left; a quarter of the disk was kept for segments to
+/// come. Only a restart helped.
 #[tokio::test]
 async fn a_disk_full_of_what_is_deleted_has_space_again() {
     let disk = Disk::mount_of(SMALL_DISK_BYTES);
@@ -240,7 +244,8 @@ async fn a_disk_full_of_what_is_deleted_has_space_again() {
         member.add_args(["--request-timeout-ms", "60000"]);
     })
     .await;
-    // What is committed may wait for space to be applied in, on a busy machine for longer than a call usually may.
+    // What is committed may wait for space to be applied in, on a busy machine for longer than a
+    // call usually may.
     let options = ClientOptions {
         request_timeout: Duration::from_secs(60),
         retry: RetryPolicy::NONE,

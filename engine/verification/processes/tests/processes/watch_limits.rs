@@ -1,21 +1,20 @@
-//! What bounds a watch: clients that do not read, revisions that are too large, too many of them; and how it ends.
+//! What bounds a watch: clients that do not read, revisions that are too large, too many of them;
+//! and how it ends.
 
 use std::time::Duration;
 
 use dengine_client::{Batch, Client, KeyRange, Operation, RangeQuery, WatchQuery, WatchUpdate};
-use dengine_protocol::v1::{
-    CancelCause, WatchCreate, WatchProgress, WatchRequest, WatchResponse,
-    watch_client::WatchClient, watch_request::Request,
-};
+use dengine_protocol::v1::watch_client::WatchClient;
+use dengine_protocol::v1::watch_request::Request;
+use dengine_protocol::v1::{CancelCause, WatchCreate, WatchProgress, WatchRequest, WatchResponse};
 use futures::stream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Streaming, transport::Channel};
+use tonic::transport::Channel;
+use tonic::{Code, Streaming};
 
-use crate::{
-    harness::{Cluster, Member, becomes},
-    health::counter,
-};
+use crate::harness::{Cluster, Member, becomes};
+use crate::health::counter;
 
 /// A stream of the protocol itself, which does only what the test says.
 struct Raw {
@@ -306,7 +305,8 @@ async fn of_watches_that_take_too_much_together_those_end_that_nobody_reads() {
         first = stream.create(all()).await.resume_revision;
     }
     let last = write_large(&client, 40).await;
-    // Of the past, where it has to be read again; in the present it may have been told before there was too much.
+    // Of the past, where it has to be read again; in the present it may have been told before there
+    // was too much.
     let past = WatchQuery::new(KeyRange::all()).from_revision(first);
     let mut quick = client.watch(past).await.unwrap();
     let mut told = first;

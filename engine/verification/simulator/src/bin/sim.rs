@@ -13,8 +13,8 @@ struct Arguments {
     /// Replays this seed, and prints everything that happens.
     #[arg(long)]
     seed: Option<u64>,
-    /// Writes down what the clients of this seed asked and were told, one JSON object a line: the example
-    /// `check_history` judges it again.
+    /// Writes down what the clients of this seed asked and were told, one JSON object a line: the
+    /// example `check_history` judges it again.
     #[arg(long, requires = "seed")]
     history: Option<std::path::PathBuf>,
     /// Runs fresh seeds for so many seconds.
@@ -23,14 +23,15 @@ struct Arguments {
     /// Runs so many seeds, however long it takes.
     #[arg(long, conflicts_with = "budget")]
     seeds: Option<u64>,
-    /// The first of the seeds; drawn from the clock if it is not given. Planted bugs are looked for from each of several.
+    /// The first of the seeds; drawn from the clock if it is not given. Planted bugs are looked for
+    /// from each of several.
     #[arg(long, value_delimiter = ',')]
     from: Vec<u64>,
     /// How many threads run seeds.
     #[arg(long, default_value_t = 1)]
     threads: u64,
-    /// Switches a planted bug on, or one after the other with `all`, and says how many seeds it takes to
-    /// find it.
+    /// Switches a planted bug on, or one after the other with `all`, and says how many seeds it
+    /// takes to find it.
     #[cfg(feature = "planted-bugs")]
     #[arg(long)]
     planted: Option<String>,

@@ -1,6 +1,8 @@
-//! Clients: each asks for one thing at a time, and what it asks and hears is taken down for the checkers.
+//! Clients: each asks for one thing at a time, and what it asks and hears is taken down for the
+//! checkers.
 //!
-//! What a client sends again, where and when is `dengine-client`'s own logic (`dengine_client::policy`).
+//! What a client sends again, where and when is `dengine-client`'s own logic
+//! (`dengine_client::policy`).
 
 mod attempt;
 mod operation;
@@ -164,8 +166,8 @@ impl Client {
         }
     }
 
-    /// Begins anew: what it was told behind this revision may be lost, and ids of sessions be given out again. What it has
-    /// asked for is never answered.
+    /// Begins anew: what it was told behind this revision may be lost, and ids of sessions be given
+    /// out again. What it has asked for is never answered.
     pub(super) fn begin_anew(&mut self, sim: &mut Surroundings, revision: Revision) {
         self.memory.forget_behind(revision);
         self.renewal = None;

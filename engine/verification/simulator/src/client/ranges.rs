@@ -1,7 +1,7 @@
 //! Operations on ranges, and what they are to the checkers: one step for each key.
 //!
-//! That loses nothing. The answer tells for each key what became of it, and what the checkers demand of steps at one
-//! revision they demand of a range.
+//! That loses nothing. The answer tells for each key what became of it, and what the checkers
+//! demand of steps at one revision they demand of a range.
 
 use super::operation::seen;
 use crate::plan::KEYS_MAX;

@@ -1,8 +1,7 @@
-//! A client that means to keep a key alive: it puts it again when its time is all but over, and then looks whether it is
-//! there. That is the moment in which an expiry may hit the wrong pair.
+//! A client that means to keep a key alive: it puts it again when its time is all but over, and
+//! then looks whether it is there. That is the moment in which an expiry may hit the wrong pair.
 
-use super::Want;
-use super::operation;
+use super::{Want, operation};
 use crate::queue::{MILLI, Nanos};
 use crate::random::Random;
 use dengine_checker::{Answer, Call, Level};

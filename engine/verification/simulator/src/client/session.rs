@@ -1,4 +1,5 @@
-//! A client's session with the cluster: opened by a write of its own, which the history does not know.
+//! A client's session with the cluster: opened by a write of its own, which the history does not
+//! know.
 
 use super::attempt::InFlight;
 use super::{Client, Outcome, Want};

@@ -1,5 +1,6 @@
-//! No command reaches the log of a member that does not read it: that member would stop, and no restart would help.
-//! Who was removed may meet one, from a leader that has not applied its removal.
+//! No command reaches the log of a member that does not read it: that member would stop, and no
+//! restart would help. Who was removed may meet one, from a leader that has not applied its
+//! removal.
 
 use super::{Invariant, Seen};
 use dengine_kv::CommandVersion;

@@ -1,4 +1,5 @@
-//! Leader append-only: a leader never overwrites or deletes entries in its log; it only appends (§3.5).
+//! Leader append-only: a leader never overwrites or deletes entries in its log; it only appends
+//! (§3.5).
 
 use super::{Invariant, Seen};
 use dengine_raft::consensus::Role;

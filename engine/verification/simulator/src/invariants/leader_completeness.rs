@@ -1,5 +1,5 @@
-//! Leader completeness: if a log entry is committed in a given term, then that entry will be present in
-//! the logs of the leaders for all higher-numbered terms (§3.6.3).
+//! Leader completeness: if a log entry is committed in a given term, then that entry will be
+//! present in the logs of the leaders for all higher-numbered terms (§3.6.3).
 
 use super::{Invariant, Seen};
 use dengine_raft::consensus::Role;

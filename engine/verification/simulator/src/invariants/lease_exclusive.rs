@@ -1,4 +1,5 @@
-//! A lease is exclusive: as long as a leader may answer reads by it, nobody else leads a later term (§6.4.1).
+//! A lease is exclusive: as long as a leader may answer reads by it, nobody else leads a later term
+//! (§6.4.1).
 
 use super::{Invariant, Seen};
 

@@ -1,9 +1,10 @@
-//! Log matching: if two logs contain an entry with the same index and term, then the logs are identical in
-//! all entries up through the given index (§3.5).
+//! Log matching: if two logs contain an entry with the same index and term, then the logs are
+//! identical in all entries up through the given index (§3.5).
 //!
-//! Shown by induction: wherever an entry of this index and term is written, it says the same and stands
-//! behind an entry of the same term. What a member wrote in a term that its disk has forgotten, nobody else has: nothing
-//! leaves a member before the term is on its disk. A sole voter leads, and writes, before that, and may lead that term again.
+//! Shown by induction: wherever an entry of this index and term is written, it says the same and
+//! stands behind an entry of the same term. What a member wrote in a term that its disk has
+//! forgotten, nobody else has: nothing leaves a member before the term is on its disk. A sole voter
+//! leads, and writes, before that, and may lead that term again.
 
 use super::{Invariant, Seen, entry_hash};
 use dengine_types::{Entry, Index, MemberId, Term};
@@ -76,7 +77,8 @@ impl LogMatching {
             return Ok(());
         }
         Err(format!(
-            "member {member} writes another entry {} of term {} than was written before, or behind another one",
+            "member {member} writes another entry {} of term {} than was written before, or behind \
+             another one",
             entry.index, entry.term
         ))
     }

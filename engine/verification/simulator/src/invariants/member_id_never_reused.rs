@@ -1,5 +1,5 @@
-//! A member's id is never given to another one, not even after its removal: who was wiped must not vote
-//! again as if it remembered.
+//! A member's id is never given to another one, not even after its removal: who was wiped must not
+//! vote again as if it remembered.
 
 use super::{Invariant, Seen};
 use dengine_types::MemberId;

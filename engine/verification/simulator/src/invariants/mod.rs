@@ -1,5 +1,6 @@
-//! What must hold at every moment of every run, one file each, named after the paper's where it has a name
-//! for it (Ongaro and Ousterhout 2014, figure 3). They look on: nothing that happens depends on them.
+//! What must hold at every moment of every run, one file each, named after the paper's where it has
+//! a name for it (Ongaro and Ousterhout 2014, figure 3). They look on: nothing that happens depends
+//! on them.
 
 mod applied_once;
 mod commands_are_read;
@@ -41,7 +42,8 @@ pub(super) enum Seen<'a> {
         state: State,
         log: &'a Shadow,
     },
-    /// A member was elected; `lease_of` leads an earlier term, and may still answer reads by its lease.
+    /// A member was elected; `lease_of` leads an earlier term, and may still answer reads by its
+    /// lease.
     Elected {
         member: MemberId,
         term: Term,
@@ -65,7 +67,8 @@ pub(super) enum Seen<'a> {
         term: Term,
         entries: &'a [Entry],
     },
-    /// A member's state machine has applied everything up to `index`; `hash` is that of all it holds.
+    /// A member's state machine has applied everything up to `index`; `hash` is that of all it
+    /// holds.
     Applied {
         member: MemberId,
         index: Index,

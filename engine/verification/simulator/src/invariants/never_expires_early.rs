@@ -5,7 +5,8 @@ use crate::queue::{MILLI, Nanos};
 use dengine_types::Revision;
 use std::collections::BTreeMap;
 
-/// In hundredths of the time to live: a clock that is as fast as any may be counts 100 while so many pass.
+/// In hundredths of the time to live: a clock that is as fast as any may be counts 100 while so
+/// many pass.
 const LEAST_PERCENT: u64 = 95;
 
 #[derive(Default)]

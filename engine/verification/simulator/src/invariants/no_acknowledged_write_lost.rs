@@ -1,4 +1,5 @@
-//! What was acknowledged is in the history of every member in the end, at the revision that was told.
+//! What was acknowledged is in the history of every member in the end, at the revision that was
+//! told.
 
 use super::{End, Invariant};
 use dengine_checker::{Answer, Call, Operation};

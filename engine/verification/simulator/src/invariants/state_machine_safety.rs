@@ -1,5 +1,5 @@
-//! State machine safety: if a server has applied a log entry at a given index to its state machine, no
-//! other server will ever apply a different log entry for the same index (§3.6.3).
+//! State machine safety: if a server has applied a log entry at a given index to its state machine,
+//! no other server will ever apply a different log entry for the same index (§3.6.3).
 
 use super::{Invariant, Seen, entry_hash};
 use dengine_types::{Index, MemberId, Term};
@@ -31,8 +31,8 @@ impl Invariant for StateMachineSafety {
             let known = *self.entries.entry(entry.index).or_insert(this);
             if (known.0, known.1) != (this.0, this.1) {
                 return Err(format!(
-                    "member {member} applies entry {} of term {}, where member {} applied another one \
-                     of term {}",
+                    "member {member} applies entry {} of term {}, where member {} applied another \
+                     one of term {}",
                     entry.index, entry.term, known.2, known.0
                 ));
             }

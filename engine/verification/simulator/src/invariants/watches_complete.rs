@@ -1,5 +1,5 @@
-//! A watch leaves nothing out and adds nothing: of every revision in its place it is told the changes that it asked for,
-//! and the same ones from whichever member.
+//! A watch leaves nothing out and adds nothing: of every revision in its place it is told the
+//! changes that it asked for, and the same ones from whichever member.
 
 use super::{Invariant, Seen};
 use dengine_kv::Event;
@@ -75,8 +75,8 @@ impl WatchesComplete {
     }
 }
 
-/// What was before is not told if it was not asked for; and it may be compacted, at this member or at that which had the
-/// change first.
+/// What was before is not told if it was not asked for; and it may be compacted, at this member or
+/// at that which had the change first.
 fn is_told_as(spec: &WatchSpec, made: &Event, told: &Event) -> bool {
     let prev = match (&made.prev, &told.prev) {
         (Some(made), Some(told)) => spec.prev_kv && made == told,

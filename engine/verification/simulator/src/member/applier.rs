@@ -151,8 +151,8 @@ impl Process {
     }
 }
 
-/// Members must come to one hash at the same entries. It is of all that they hold, which grows with the entries, so
-/// there are fewer of them then.
+/// Members must come to one hash at the same entries. It is of all that they hold, which grows with
+/// the entries, so there are fewer of them then.
 fn is_hashed(index: Index) -> bool {
     let every = (index.0 / 16).next_power_of_two().clamp(8, 256);
     index.0.is_multiple_of(every)

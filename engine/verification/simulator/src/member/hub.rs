@@ -1,4 +1,5 @@
-//! The shell around a member's watches: the hub's task and the tasks of its streams, over bounded queues.
+//! The shell around a member's watches: the hub's task and the tasks of its streams, over bounded
+//! queues.
 
 use super::process::Process;
 use super::{Actor, Machine, Member};
@@ -22,7 +23,8 @@ const KEEP_LIMITS: KeepLimits = KeepLimits {
 };
 /// Messages that wait for a client to read them.
 const QUEUED_MESSAGES: usize = 2;
-/// Pages of members differ in their bounds, so that a watch goes on within a revision that others cut elsewhere.
+/// Pages of members differ in their bounds, so that a watch goes on within a revision that others
+/// cut elsewhere.
 const PAGE_BYTES: [usize; 3] = [150, 500, 2048];
 /// Small, so that there is much to cut.
 const PAGE_CHANGES: usize = 16;

@@ -29,8 +29,8 @@ use std::time::Duration;
 /// The cluster of all simulations.
 pub(crate) const CLUSTER: ClusterId = ClusterId(0xd00d);
 
-/// For so many election timeouts a member that lost writes leaves it to others to stand for election: what the
-/// documentation says, and not what the source has.
+/// For so many election timeouts a member that lost writes leaves it to others to stand for
+/// election: what the documentation says, and not what the source has.
 const HESITATION_TIMEOUTS: u64 = 5;
 
 /// As what a replica starts.
@@ -79,7 +79,8 @@ impl From<OpenError> for Refusal {
 }
 
 impl Member {
-    /// Makes the folder that of a member: with the first entry of a cluster's log, or with an empty log.
+    /// Makes the folder that of a member: with the first entry of a cluster's log, or with an empty
+    /// log.
     pub(crate) fn found(&mut self, sim: &mut Surroundings, first: bool) {
         self.disk = new_disk(sim);
         let settings = sim.settings();

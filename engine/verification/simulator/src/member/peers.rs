@@ -102,7 +102,8 @@ impl Process {
         }
     }
 
-    /// The process of this start has answered the Hello of a stream to it, unless it is gone or cannot be heard.
+    /// The process of this start has answered the Hello of a stream to it, unless it is gone or
+    /// cannot be heard.
     pub(super) fn on_ack(
         &mut self,
         sim: &mut Surroundings,

@@ -1,4 +1,5 @@
-//! Snapshots on their way: the shell around [`Outgoing`] and [`Staging`](dengine_snapshot::Staging), which `dengine` builds from a stream.
+//! Snapshots on their way: the shell around [`Outgoing`] and
+//! [`Staging`](dengine_snapshot::Staging), which `dengine` builds from a stream.
 
 use super::open::CLUSTER;
 use super::process::Process;

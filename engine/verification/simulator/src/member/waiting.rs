@@ -1,5 +1,5 @@
-//! What has to wait for a peer, by what the documentation of [`PeerQueue`](dengine_raft::peer_queue::PeerQueue) says and not by its
-//! source.
+//! What has to wait for a peer, by what the documentation of
+//! [`PeerQueue`](dengine_raft::peer_queue::PeerQueue) says and not by its source.
 
 use bytes::Bytes;
 use dengine_raft::Outbound;
@@ -18,7 +18,8 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// A message is to be queued while the stream is down: of those with log only the newest is kept.
+    /// A message is to be queued while the stream is down: of those with log only the newest is
+    /// kept.
     pub(super) fn make_room_while_down(&mut self, carries_log: bool) {
         match carries_log {
             true => self.log.clear(),
@@ -45,7 +46,8 @@ impl Waiting {
         self.urgent.drain(..excess);
     }
 
-    /// These messages are the next frame. It begins with what carries no log, of which nothing is lost.
+    /// These messages are the next frame. It begins with what carries no log, of which nothing is
+    /// lost.
     ///
     /// # Errors
     /// They are not.
@@ -116,11 +118,13 @@ mod tests {
                 match step {
                     0 => { queue.broke(); waiting.broke(); }
                     1 => queue.opened(),
-                    2 if queue.is_open() => prop_assert_eq!(waiting.framed(&queue.next_frame()), Ok(())),
+                    2 if queue.is_open() => prop_assert_eq!(waiting.framed(&queue.next_frame()),
+                                                            Ok(())),
                     _ => {
                         let mut content = vec![0; bytes];
                         content[0] = number as u8;
-                        let message = Outbound { to: MemberId(2), bytes: content.into(), carries_log };
+                        let message = Outbound { to: MemberId(2), bytes: content.into(),
+                                                carries_log };
                         if !queue.is_open() {
                             waiting.make_room_while_down(carries_log);
                         }

@@ -1,4 +1,5 @@
-//! A change that a member is asked for. What its `Node` does around core's [`Changing`] is done here: nothing but what that says.
+//! A change that a member is asked for. What its `Node` does around core's [`Changing`] is done
+//! here: nothing but what that says.
 
 use super::silence::Silence;
 use crate::invariants::Broken;
@@ -53,7 +54,8 @@ impl Call {
         call
     }
 
-    /// Goes on with what the replica or the applier answered. Returns the answer to the call, once there is one.
+    /// Goes on with what the replica or the applier answered. Returns the answer to the call, once
+    /// there is one.
     ///
     /// # Errors
     /// What should have been refused was done.

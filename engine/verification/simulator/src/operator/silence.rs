@@ -1,4 +1,5 @@
-//! Whom a leader must not count on when it makes a change, by what the simulator knows of machines and disks.
+//! Whom a leader must not count on when it makes a change, by what the simulator knows of machines
+//! and disks.
 
 use crate::invariants::Broken;
 use crate::member::Member;
@@ -9,10 +10,11 @@ use dengine_kv::MembershipChange;
 use dengine_types::{Index, MemberId, Term};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Nobody can have heard a member that has been down for longer, if nothing of it comes late: it is twice as long as any
-/// election timeout.
+/// Nobody can have heard a member that has been down for longer, if nothing of it comes late: it is
+/// twice as long as any election timeout.
 pub(crate) const SILENT_AFTER: Nanos = 4 * SECOND;
-/// Whoever keeps up has what the leader's log held so long ago: that is more than two election timeouts, by the slowest clock.
+/// Whoever keeps up has what the leader's log held so long ago: that is more than two election
+/// timeouts, by the slowest clock.
 pub(crate) const LACKS_AFTER: Nanos = 5 * SECOND;
 
 /// Where the log of who leads ended, and when.

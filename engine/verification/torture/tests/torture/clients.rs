@@ -1,7 +1,8 @@
 //! Clients that do all that clients can, on few keys, and write down what they asked and were told.
 
 use std::cmp::Ordering;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,8 @@ use crate::dice::Dice;
 const KEYS: usize = 6;
 /// Between two calls of one client: many more would only lengthen the search.
 const PAUSE: (u64, u64) = (2, 25);
-/// Of what may expire: so short that it does within a round, and so long that some is replaced before.
+/// Of what may expire: so short that it does within a round, and so long that some is replaced
+/// before.
 const TIME_TO_LIVE: Duration = Duration::from_millis(300);
 
 /// What all clients of a round share.
@@ -80,8 +82,9 @@ fn key_of(round: usize, number: usize) -> String {
     format!("r{round}k{number}")
 }
 
-/// Deletes all keys of the round and of the one before it, so that none expires in the next one; `None` if that did not
-/// succeed. Those of the round before may be there because of a put that nobody had an answer to.
+/// Deletes all keys of the round and of the one before it, so that none expires in the next one;
+/// `None` if that did not succeed. Those of the round before may be there because of a put that
+/// nobody had an answer to.
 pub(crate) async fn sweep(notes: &Notes, client: &Client) -> Option<()> {
     let rounds = notes.round.saturating_sub(1)..=notes.round;
     let keys = rounds.flat_map(|round| (0..KEYS).map(move |key| key_of(round, key)));

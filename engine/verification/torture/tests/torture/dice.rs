@@ -1,4 +1,5 @@
-//! Chance from one seed. What happens when is up to the machine, so a seed repeats the plan, not the run.
+//! Chance from one seed. What happens when is up to the machine, so a seed repeats the plan, not
+//! the run.
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};

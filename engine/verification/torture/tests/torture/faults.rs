@@ -1,4 +1,5 @@
-//! What goes wrong. Each fault begins, lasts for a while and is healed; two may last at the same time.
+//! What goes wrong. Each fault begins, lasts for a while and is healed; two may last at the same
+//! time.
 
 use std::time::Instant;
 

@@ -1,12 +1,13 @@
 //! Real processes, disks and sockets, with everything going wrong that can; and then a checker.
 //!
-//! `make torture` runs this for minutes, `make test` for half a minute. Clients write down what they asked
-//! and were told while members are killed, paused, cut off, filled up, replaced, added, removed and moved from the
-//! lead. At the end of each round everything is healed, writes must succeed again, all members must hold the same,
-//! and [`dengine_checker`] judges the history. What went wrong is left in a folder whose name is printed.
+//! `make torture` runs this for minutes, `make test` for half a minute. Clients write down what
+//! they asked and were told while members are killed, paused, cut off, filled up, replaced, added,
+//! removed and moved from the lead. At the end of each round everything is healed, writes must
+//! succeed again, all members must hold the same, and [`dengine_checker`] judges the history. What
+//! went wrong is left in a folder whose name is printed.
 //!
-//! Each member lives in a network namespace of its own, made by this test; so it has to run as root. The test
-//! itself moves into another one, the hub that connects them.
+//! Each member lives in a network namespace of its own, made by this test; so it has to run as
+//! root. The test itself moves into another one, the hub that connects them.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 #![expect(
     clippy::print_stderr,

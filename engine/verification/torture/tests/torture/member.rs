@@ -4,7 +4,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dengine_client::{AdminClient, proto::StatusResponse};
+use dengine_client::AdminClient;
+use dengine_client::proto::StatusResponse;
 use dengine_testkit::{Listen, Process, built_program, serve};
 
 use crate::network::Network;
@@ -13,12 +14,14 @@ const CLIENT: u16 = 4100;
 const PEER: u16 = 4101;
 const MONITOR: u16 = 4102;
 const ADMIN: u16 = 4103;
-/// Elections take well under a second, and a machine that builds something beside does not look dead.
+/// Elections take well under a second, and a machine that builds something beside does not look
+/// dead.
 const TICK_MS: &str = "50";
 /// Room for the log, what RocksDB keeps, and what a run writes.
 const DISK: &str = "size=1g";
 
-/// A member, whether it runs or not. When dropped it is killed, by its process id, and its disk is gone.
+/// A member, whether it runs or not. When dropped it is killed, by its process id, and its disk is
+/// gone.
 pub(crate) struct Member {
     pub(crate) place: usize,
     pub(crate) log: PathBuf,

@@ -1,7 +1,7 @@
 //! Network namespaces: one for each member, and a hub with a bridge that this test moves into.
 //!
-//! They are named after the process that made them. That process removes them at its end; what it could
-//! not remove, because it was killed, the next run removes.
+//! They are named after the process that made them. That process removes them at its end; what it
+//! could not remove, because it was killed, the next run removes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;

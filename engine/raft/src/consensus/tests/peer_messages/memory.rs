@@ -36,7 +36,8 @@ fn log_end(cluster: &Cluster) -> usize {
     cluster.members[&1].host.disk.whole_log().len()
 }
 
-/// A message of 082bf19 was as large as a batch of its log, so that its follower never caught up once it was upgraded.
+/// A message of 082bf19 was as large as a batch of its log, so that its follower never caught up
+/// once it was upgraded.
 #[test]
 fn a_large_message_of_small_entries_is_taken() {
     let entry = |index| Entry {
@@ -55,7 +56,8 @@ fn a_large_message_of_small_entries_is_taken() {
     assert!(decode::message(&append).is_ok());
 }
 
-/// Entries without anything take much more memory than of the message: so many for each eight bytes, and those of a first message besides.
+/// Entries without anything take much more memory than of the message: so many for each eight
+/// bytes, and those of a first message besides.
 #[test]
 fn a_message_has_no_more_entries_than_its_bytes_may_hold() {
     let message = |count| {
@@ -75,14 +77,14 @@ fn a_message_has_no_more_entries_than_its_bytes_may_hold() {
 fn entries_that_wait_for_the_disk_are_bounded() {
     let mut cluster = with_a_stuck_disk();
     for index in 1..100 {
-        offer(&mut cluster, 2, large_append(index)).unwrap();
+        offer(&mut cluster, 2, &large_append(index)).unwrap();
     }
     let taken = log_end(&cluster);
     assert!(taken < 10, "{}", cluster.status(1));
     // What was dropped is taken once there is room.
     let mut cluster = run(cluster, "release-disk 1");
     let next = u64::try_from(taken).unwrap();
-    offer(&mut cluster, 2, large_append(next)).unwrap();
+    offer(&mut cluster, 2, &large_append(next)).unwrap();
     assert!(log_end(&cluster) > taken, "{}", cluster.status(1));
 }
 
@@ -94,8 +96,8 @@ fn entries_are_taken_as_long_as_no_more_wait_than_a_leader_may_send() {
     const ENTRY: usize = 32;
     for (bytes, taken) in [(BOUND - 2 * ENTRY, 3), (BOUND - 2 * ENTRY + 1, 2)] {
         let mut cluster = with_a_stuck_disk();
-        offer(&mut cluster, 2, append_of(1, bytes)).unwrap();
-        offer(&mut cluster, 2, append_of(2, 0)).unwrap();
+        offer(&mut cluster, 2, &append_of(1, bytes)).unwrap();
+        offer(&mut cluster, 2, &append_of(2, 0)).unwrap();
         assert_eq!(log_end(&cluster), taken, "{}", cluster.status(1));
     }
 }

@@ -28,10 +28,10 @@ fn fingerprint(cluster: &Cluster) -> Fingerprint {
 }
 
 /// Offers a message to member 1 and checks that a refusal changed nothing.
-fn offer(cluster: &mut Cluster, stream: u64, bytes: Bytes) -> Result<(), PeerMessageError> {
+fn offer(cluster: &mut Cluster, stream: u64, bytes: &Bytes) -> Result<(), PeerMessageError> {
     let before = fingerprint(cluster);
     let from = MemberId(stream);
-    let taken = cluster.member(1).consensus.message(from, &bytes);
+    let taken = cluster.member(1).consensus.message(from, bytes);
     if taken.is_err() {
         let outputs = cluster.member(1).consensus.outputs();
         assert!(outputs.is_empty(), "{outputs:?}");
@@ -68,7 +68,7 @@ fn past_entry(index: u64, term: u64) -> Entry {
 /// Offers `message` to member 1 after `setup`, and returns why it was refused.
 fn refusal(setup: &str, message: &Message) -> String {
     let mut cluster = run(Cluster::default(), setup);
-    let error = offer(&mut cluster, 2, encode(message)).expect_err("it must be refused");
+    let error = offer(&mut cluster, 2, &encode(message)).expect_err("it must be refused");
     error.to_string()
 }
 
@@ -102,7 +102,7 @@ fn whose_it_is() {
             from: own,
             ..heartbeat.clone()
         };
-        let error = offer(&mut cluster, own, encode(&message)).unwrap_err();
+        let error = offer(&mut cluster, own, &encode(&message)).unwrap_err();
         assert_eq!(
             error.to_string(),
             format!("comes from {own}, which is no peer")
@@ -113,7 +113,7 @@ fn whose_it_is() {
 #[test]
 fn what_kind_it_is() {
     let mut cluster = run(Cluster::default(), FOLLOWER);
-    let error = offer(&mut cluster, 2, Bytes::from_static(b"\xff")).unwrap_err();
+    let error = offer(&mut cluster, 2, &Bytes::from_static(b"\xff")).unwrap_err();
     assert!(matches!(error, PeerMessageError::Decode(_)), "{error}");
     let local = [
         MessageType::MsgHup,
@@ -156,7 +156,8 @@ fn append_of(entries: u64) -> Message {
     }
 }
 
-/// Each was eighty bytes of memory before any was looked at, so a frame of 64 MiB was more than the process may have.
+/// Each was eighty bytes of memory before any was looked at, so a frame of 64 MiB was more than the
+/// process may have.
 #[test]
 fn entries_are_counted_before_they_are_held() {
     let nothing = |entries| Message {
@@ -169,7 +170,7 @@ fn entries_are_counted_before_they_are_held() {
         assert_eq!(refused, expect);
     }
     let mut cluster = run(Cluster::default(), FOLLOWER);
-    offer(&mut cluster, 2, encode(&append_of(90_000))).unwrap();
+    offer(&mut cluster, 2, &encode(&append_of(90_000))).unwrap();
     let few = refusal(FOLLOWER, &nothing(256));
     assert!(few.contains("do not follow"), "{few}");
 }
@@ -203,7 +204,7 @@ fn a_change_is_of_one_member() {
     };
     assert_eq!(refusal(FOLLOWER, &append(2)), "entry 2 cannot be read");
     let mut cluster = run(Cluster::default(), FOLLOWER);
-    offer(&mut cluster, 2, encode(&append(1))).unwrap();
+    offer(&mut cluster, 2, &encode(&append(1))).unwrap();
 }
 
 #[test]
@@ -278,7 +279,7 @@ fn which_entries_it_carries() {
     };
     let largest = append(1, 1, &[with_context(CONTEXT_BYTES_MAX)]);
     let mut cluster = run(Cluster::default(), FOLLOWER);
-    offer(&mut cluster, 2, encode(&largest)).expect("a log takes it");
+    offer(&mut cluster, 2, &encode(&largest)).expect("a log takes it");
     let no_log_takes_it = with_context(CONTEXT_BYTES_MAX + 1);
     assert_eq!(
         refusal(FOLLOWER, &append(1, 1, &[no_log_takes_it])),
@@ -349,7 +350,7 @@ fn what_is_committed_stays() {
         entries: vec![past_entry(2, 1)],
         ..append
     };
-    offer(&mut cluster, 2, encode(&stale)).unwrap();
+    offer(&mut cluster, 2, &encode(&stale)).unwrap();
 }
 
 #[test]
@@ -449,9 +450,9 @@ fn a_read_carries_its_senders_context() {
             data,
             ..Entry::default()
         }];
-        offer(&mut cluster, 2, encode(&read)).unwrap();
+        offer(&mut cluster, 2, &encode(&read)).unwrap();
     }
-    let error = offer(&mut cluster, 2, encode(&read)).unwrap_err();
+    let error = offer(&mut cluster, 2, &encode(&read)).unwrap_err();
     assert_eq!(
         error.to_string(),
         "is a read beyond the 1024 that are being confirmed"
@@ -472,18 +473,18 @@ fn nobody_makes_a_member_lead_before_its_log_is_on_disk() {
                      tick 2 10
                      timeout 1";
     let mut cluster = run(Cluster::default(), candidate);
-    offer(&mut cluster, 2, encode(&vote(1))).expect("it is no candidate yet");
+    offer(&mut cluster, 2, &encode(&vote(1))).expect("it is no candidate yet");
     let granted = Message {
         term: 2,
         ..from_2(MessageType::MsgRequestPreVoteResponse)
     };
-    offer(&mut cluster, 2, encode(&granted)).unwrap();
+    offer(&mut cluster, 2, &encode(&granted)).unwrap();
     let refused = Message {
         reject: true,
         ..vote(2)
     };
-    offer(&mut cluster, 2, encode(&refused)).expect("that makes nobody lead");
-    let error = offer(&mut cluster, 2, encode(&vote(2))).unwrap_err();
+    offer(&mut cluster, 2, &encode(&refused)).expect("that makes nobody lead");
+    let error = offer(&mut cluster, 2, &encode(&vote(2))).unwrap_err();
     assert_eq!(
         error.to_string(),
         "comes before this member's log is on disk"
@@ -509,5 +510,5 @@ fn nobody_makes_a_member_lead_before_its_log_is_on_disk() {
                        propose 2 x
                        deliver 2->1";
     let mut cluster = run(Cluster::default(), with_others);
-    offer(&mut cluster, 2, encode(&timeout_now)).unwrap();
+    offer(&mut cluster, 2, &encode(&timeout_now)).unwrap();
 }

@@ -52,7 +52,8 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 prop_compose! {
-    fn entry()(index in number(), term in number(), kind in 0..4_i32, data in prop::collection::vec(any::<u8>(), 0..8), context in 0..4_u8) -> Entry {
+    fn entry()(index in number(), term in number(), kind in 0..4_i32,
+               data in prop::collection::vec(any::<u8>(), 0..8), context in 0..4_u8) -> Entry {
         let data = match context {
             // A read's context of member 1 or 2.
             0 | 1 => [u64::from(context) + 1, 1, 1].map(u64::to_be_bytes).concat(),
@@ -111,7 +112,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => message().prop_map(Step::Offer),
-        8 => (any::<usize>(), message(), any::<u32>()).prop_map(|(i, m, fields)| Step::Mutate(i, m, fields)),
+        8 => (any::<usize>(), message(),
+              any::<u32>()).prop_map(|(i, m, fields)| Step::Mutate(i, m, fields)),
         1 => prop::collection::vec(any::<u8>(), 0..64).prop_map(Step::Bytes),
         2 => (1..12_u64).prop_map(Step::Tick),
         1 => Just(Step::Propose),
@@ -123,11 +125,11 @@ fn step() -> impl Strategy<Value = Step> {
 fn perform(cluster: &mut Cluster, step: Step) {
     match step {
         Step::Offer(message) => {
-            let _ = offer(cluster, message.from, encode(&message));
+            let _ = offer(cluster, message.from, &encode(&message));
         }
         Step::Mutate(which, donor, fields) => mutate(cluster, which, donor, fields),
         Step::Bytes(bytes) => {
-            let _ = offer(cluster, 2, Bytes::from(bytes));
+            let _ = offer(cluster, 2, &Bytes::from(bytes));
         }
         Step::Tick(ticks) => (0..ticks).for_each(|_| cluster.tick_without_clock(1)),
         Step::Propose => cluster.propose(1, &["a"]),
@@ -190,7 +192,7 @@ fn mutate(cluster: &mut Cluster, which: usize, donor: Message, fields: u32) {
     if takes(10) {
         message.request_snapshot = donor.request_snapshot;
     }
-    let _ = offer(cluster, message.from, encode(&message));
+    let _ = offer(cluster, message.from, &encode(&message));
 }
 
 proptest! {
@@ -220,6 +222,6 @@ proptest! {
                 bytes[at % len] ^= 1_u8 << bit;
             }
         }
-        let _ = offer(&mut cluster, message.from, Bytes::from(bytes));
+        let _ = offer(&mut cluster, message.from, &Bytes::from(bytes));
     }
 }

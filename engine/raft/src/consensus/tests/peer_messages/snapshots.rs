@@ -5,7 +5,8 @@ use crate::consensus::snapshot_position;
 use dengine_types::{Index, MemberId, Term};
 use raft::eraftpb::{ConfState, Message, MessageType, Snapshot, SnapshotMetadata};
 
-/// A message of term 1 that brings a snapshot of these members up to the entry at `index` of `term`.
+/// A message of term 1 that brings a snapshot of these members up to the entry at `index` of
+/// `term`.
 fn with_snapshot(index: u64, term: u64, conf_state: ConfState) -> Message {
     let metadata = SnapshotMetadata {
         index,

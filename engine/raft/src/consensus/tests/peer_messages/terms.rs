@@ -22,9 +22,9 @@ fn lie() -> Bytes {
 fn a_term_that_is_far_ahead_is_approached_by_so_much_in_each_election_timeout() {
     let mut cluster = run(Cluster::default(), FOLLOWER);
     for jumps in 1..=3 {
-        offer(&mut cluster, 2, lie()).expect("there are later terms");
+        offer(&mut cluster, 2, &lie()).expect("there are later terms");
         assert_eq!(terms(&cluster)[0] >> 32, jumps);
-        let again = offer(&mut cluster, 2, lie()).expect_err("not yet");
+        let again = offer(&mut cluster, 2, &lie()).expect_err("not yet");
         assert_eq!(
             again.to_string(),
             format!("has the impossible term {}", u64::MAX)
@@ -37,7 +37,7 @@ fn a_term_that_is_far_ahead_is_approached_by_so_much_in_each_election_timeout() 
 #[test]
 fn the_last_term_that_is_believed_is_not_far_ahead() {
     let mut cluster = run(Cluster::default(), FOLLOWER);
-    offer(&mut cluster, 2, lie()).expect("there are later terms");
+    offer(&mut cluster, 2, &lie()).expect("there are later terms");
     let last = terms(&cluster)[0];
     let refused = Message {
         term: last,
@@ -45,13 +45,13 @@ fn the_last_term_that_is_believed_is_not_far_ahead() {
         ..from_2(MessageType::MsgHeartbeat)
     };
     let mut cluster = run(Cluster::default(), FOLLOWER);
-    offer(&mut cluster, 2, encode(&refused)).expect_err("it is not that long");
+    offer(&mut cluster, 2, &encode(&refused)).expect_err("it is not that long");
     assert_eq!(terms(&cluster)[0], 1);
     let taken = Message {
         commit: 0,
         ..refused
     };
-    offer(&mut cluster, 2, encode(&taken)).unwrap();
+    offer(&mut cluster, 2, &encode(&taken)).unwrap();
     assert_eq!(terms(&cluster)[0], last);
 }
 
@@ -59,7 +59,7 @@ fn the_last_term_that_is_believed_is_not_far_ahead() {
 fn whoever_was_taken_to_a_late_term_is_heard_again() {
     let mut cluster = run(Cluster::default(), FOLLOWER);
     for _ in 0..3 {
-        offer(&mut cluster, 2, lie()).expect("there are later terms");
+        offer(&mut cluster, 2, &lie()).expect("there are later terms");
         cluster = run(
             cluster,
             "tick 1 10

@@ -5,9 +5,10 @@ use std::time::Duration;
 use dengine_client::policy::{
     Attempts, Broken, Code, Failure, Operation, Position, RetryPolicy, WatchCursor,
 };
+use dengine_protocol::v1::pipelined_answer::Answer;
 use dengine_protocol::v1::{
     CallError, Event, KeyValue, PipelineResponse, PipelinedAnswer, PutResponse, ResponseHeader,
-    WatchResponse, pipelined_answer::Answer,
+    WatchResponse,
 };
 use prost::Message as _;
 

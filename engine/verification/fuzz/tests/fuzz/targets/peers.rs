@@ -1,15 +1,15 @@
 //! What a peer sends: who it says it is, messages, and snapshots.
 
 use bytes::Bytes;
-use dengine_kv::{CommandVersion, Member as ClusterMember, Membership, store::MemoryStore};
-use dengine_log::{Position, memory::MemoryDisk};
-use dengine_protocol::checks::{
-    peer,
-    snapshot::{self as wire, Piece},
-};
+use dengine_kv::store::MemoryStore;
+use dengine_kv::{CommandVersion, Member as ClusterMember, Membership};
+use dengine_log::Position;
+use dengine_log::memory::MemoryDisk;
+use dengine_protocol::checks::peer;
+use dengine_protocol::checks::snapshot::{self as wire, Piece};
+use dengine_protocol::peer::snapshot_frame::Kind;
 use dengine_protocol::peer::{
     Batch, Frame, Hello, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, frame,
-    snapshot_frame::Kind,
 };
 use dengine_raft::consensus::{Consensus, snapshot_position};
 use dengine_snapshot::{Checkpoint as _, Manifest, Outgoing, SnapshotId, Staging, describe};
@@ -17,14 +17,10 @@ use dengine_types::{ClusterId, MemberId, Moment};
 use prost::Message as _;
 use tonic::Status;
 
-use super::{
-    assert_fits,
-    consensus::{ME, Member, Reached, reaching},
-    joined,
-    kv::filled,
-    parts, received,
-    snapshot::with_checksum,
-};
+use super::consensus::{ME, Member, Reached, reaching};
+use super::kv::filled;
+use super::snapshot::with_checksum;
+use super::{assert_fits, joined, parts, received};
 use crate::driver::Target;
 
 /// The frames of a stream, with their lengths before them; one without any bytes is a tick.

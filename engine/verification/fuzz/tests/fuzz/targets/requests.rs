@@ -1,30 +1,26 @@
 //! Requests of clients, alone or in a frame of a stream, up to the response.
 
 use dengine_kv as kv;
-use dengine_kv::{Outcome, StateMachine, store::MemoryStore};
-use dengine_protocol::checks::{
-    Header, Mutation, RequestLimits,
-    frame::{self, Asked, Calls, ReadAlone},
-    reads, status,
-    writes::{self, NoAnswer},
-};
+use dengine_kv::store::MemoryStore;
+use dengine_kv::{Outcome, StateMachine};
+use dengine_protocol::checks::frame::{self, Asked, Calls, ReadAlone};
+use dengine_protocol::checks::writes::{self, NoAnswer};
+use dengine_protocol::checks::{Header, Mutation, RequestLimits, reads, status};
 use dengine_protocol::for_each_write;
+use dengine_protocol::v1::pipelined_call::Call;
 use dengine_protocol::v1::{
     BatchRequest, CloseSessionRequest, CompactRequest, CompareAndSwapRequest, Consistency,
     DeleteRequest, GetRequest, GetResponse, KeepAliveSessionRequest, OpenSessionRequest,
     PipelineRequest, PipelineResponse, PipelinedAnswer, PipelinedCall, Position, PutRequest,
-    RangeRequest, RangeResponse, pipelined_call::Call,
+    RangeRequest, RangeResponse,
 };
 use dengine_types::{ClusterId, EntryKind, MemberId, Term};
 use prost::Message;
 use tonic::Status;
 
-use super::{
-    assert_fits,
-    kv::{self as state, filled},
-    received,
-    samples::calls,
-};
+use super::kv::{self as state, filled};
+use super::samples::calls;
+use super::{assert_fits, received};
 use crate::driver::Target;
 
 /// The first byte says which request it is.

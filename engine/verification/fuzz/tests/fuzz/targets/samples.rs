@@ -1,14 +1,13 @@
 //! Valid requests of clients.
 
 use bytes::Bytes;
-use dengine_protocol::{
-    KvCall as _,
-    v1::{
-        BatchRequest, CloseSessionRequest, CompactRequest, Compare, CompareAndSwapRequest,
-        Consistency, DeleteRequest, GetRequest, KeepAliveSessionRequest, OpenSessionRequest,
-        Operation, Position, PutRequest, RangeRequest, SessionStamp, compare,
-        compare_and_swap_request::Expected, operation, pipelined_call::Call,
-    },
+use dengine_protocol::KvCall as _;
+use dengine_protocol::v1::compare_and_swap_request::Expected;
+use dengine_protocol::v1::pipelined_call::Call;
+use dengine_protocol::v1::{
+    BatchRequest, CloseSessionRequest, CompactRequest, Compare, CompareAndSwapRequest, Consistency,
+    DeleteRequest, GetRequest, KeepAliveSessionRequest, OpenSessionRequest, Operation, Position,
+    PutRequest, RangeRequest, SessionStamp, compare, operation,
 };
 
 use super::requests::CLUSTER;

@@ -1,30 +1,27 @@
 //! Requests of a watch stream, up to the events that it sends.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use dengine_client::policy::WatchCursor;
+use dengine_kv::store::MemoryStore;
 use dengine_kv::watch::{
     Delivery, KeepLimits, Page, PageCache, Part, Ring, Wanted, WatchSet, Work,
 };
-use dengine_kv::{Command, PageLimits, ReadError, Stamp, StateMachine, store::MemoryStore};
-use dengine_protocol::checks::{
-    Header,
-    watch::{self, Ending},
-};
+use dengine_kv::{Command, PageLimits, ReadError, Stamp, StateMachine};
+use dengine_protocol::checks::Header;
+use dengine_protocol::checks::watch::{self, Ending};
+use dengine_protocol::v1::watch_request::Request;
 use dengine_protocol::v1::{
     CancelCause, WatchCancel, WatchCreate, WatchProgress, WatchRequest, WatchResponse,
-    watch_request::Request,
 };
 use dengine_types::{EntryKind, Revision};
 use prost::Message as _;
 
-use super::{
-    joined,
-    kv::{self as state, filled},
-    parts, received,
-    requests::LIMITS,
-};
+use super::kv::{self as state, filled};
+use super::requests::LIMITS;
+use super::{joined, parts, received};
 use crate::driver::Target;
 
 /// Requests of one stream, with their lengths before them.

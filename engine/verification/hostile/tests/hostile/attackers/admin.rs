@@ -1,5 +1,5 @@
-//! What only people and the operator should ask. What would be done is asked for in a way that must be refused, for
-//! whoever may come to the admin port may also remove a member.
+//! What only people and the operator should ask. What would be done is asked for in a way that must
+//! be refused, for whoever may come to the admin port may also remove a member.
 
 use anyhow::Result;
 use bytes::Bytes;
@@ -11,9 +11,8 @@ use dengine_protocol::v1::{
 use futures::future::BoxFuture;
 use prost::Message;
 use tonic_health::pb::HealthCheckRequest;
-use tonic_reflection::pb::v1::{
-    ServerReflectionRequest, server_reflection_request::MessageRequest,
-};
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 
 use super::{Arena, Attacker, crowd, hold};
 use crate::link::{Link, framed, read_some};
@@ -21,7 +20,8 @@ use crate::link::{Link, framed, read_some};
 pub(super) const ATTACKERS: &[Attacker] = &[
     Attacker {
         name: "hashes",
-        does: "hashes of everything, 512 at a time on the admin port, and as many on that of clients",
+        does: "hashes of everything, 512 at a time on the admin port, and as many on that of \
+            clients",
         on: &["listen-admin", "dengine.v1.Admin/Hash"],
         run: hashes,
     },
@@ -33,7 +33,8 @@ pub(super) const ATTACKERS: &[Attacker] = &[
     },
     Attacker {
         name: "questions",
-        does: "the state of the member, of the cluster and of all sessions, 512 at a time on both ports",
+        does: "the state of the member, of the cluster and of all sessions, 512 at a time on both \
+            ports",
         on: &[
             "dengine.v1.Admin/Status",
             "dengine.v1.Admin/Members",
@@ -57,7 +58,8 @@ pub(super) const ATTACKERS: &[Attacker] = &[
     },
     Attacker {
         name: "probes",
-        does: "health over gRPC, streams of it that stay, and reflection, on every port that has them, half of it unread",
+        does: "health over gRPC, streams of it that stay, and reflection, on every port that has \
+            them, half of it unread",
         on: &[
             "grpc.health.v1.Health/Check",
             "grpc.health.v1.Health/Watch",

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use dengine_protocol::v1::compare_and_swap_request::Expected;
+use dengine_protocol::v1::pipelined_call::Call;
 use dengine_protocol::v1::{
     BatchRequest, CompareAndSwapRequest, Consistency, GetRequest, Operation, PipelineRequest,
-    PipelinedCall, PutRequest, RangeRequest, compare_and_swap_request::Expected, operation,
-    pipelined_call::Call,
+    PipelinedCall, PutRequest, RangeRequest, operation,
 };
 use futures::future::BoxFuture;
 use prost::Message;
@@ -24,13 +25,15 @@ const UNREAD: Duration = Duration::from_secs(20);
 pub(super) const ATTACKERS: &[Attacker] = &[
     Attacker {
         name: "unread-gets",
-        does: "3,200 reads of 1 MiB whose answers are not read, begun again whenever they are given up",
+        does: "3,200 reads of 1 MiB whose answers are not read, begun again whenever they are \
+            given up",
         on: &["dengine.v1.Kv/Get"],
         run: unread_gets,
     },
     Attacker {
         name: "unread-small-gets",
-        does: "128,000 reads of 4 kB at a time, too small to be counted by their bytes, whose answers are not read",
+        does: "128,000 reads of 4 kB at a time, too small to be counted by their bytes, whose \
+            answers are not read",
         on: &["dengine.v1.Kv/Get"],
         run: unread_small_gets,
     },
@@ -54,7 +57,8 @@ pub(super) const ATTACKERS: &[Attacker] = &[
     },
     Attacker {
         name: "swap-storm",
-        does: "streams of frames with 200 swaps that fail on a key of 1 MiB, all of whose answers are read",
+        does: "streams of frames with 200 swaps that fail on a key of 1 MiB, all of whose answers \
+            are read",
         on: &["dengine.v1.Kv/Pipeline", "dengine.v1.Kv/CompareAndSwap"],
         run: swap_storm,
     },

@@ -1,18 +1,18 @@
 //! Connections that never become a call.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::future::BoxFuture;
 use rand::RngExt;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    time::{sleep, timeout},
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
 
 use super::{Arena, Attacker, crowd};
-use crate::{frames, link::connect};
+use crate::frames;
+use crate::link::connect;
 
 pub(super) const ATTACKERS: &[Attacker] = &[
     Attacker {

@@ -3,19 +3,13 @@
 use anyhow::Result;
 use bytes::BytesMut;
 use futures::future::BoxFuture;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::{Arena, Attacker, crowd, one_of_many};
-use crate::{
-    frames::{self, END_HEADERS, END_STREAM, Kind},
-    link::{connect, framed},
-};
+use crate::frames::{self, END_HEADERS, END_STREAM, Kind};
+use crate::link::{connect, framed};
 
 use dengine_protocol::v1::GetRequest;
 
@@ -56,7 +50,8 @@ pub(super) const ATTACKERS: &[Attacker] = &[
     },
     Attacker {
         name: "endless-headers",
-        does: "HEADERS and CONTINUATION without end (CVE-2024-27983), in frames of 16 KiB and of one header",
+        does: "HEADERS and CONTINUATION without end (CVE-2024-27983), in frames of 16 KiB and of \
+            one header",
         on: &["listen-client"],
         run: endless_headers,
     },
@@ -68,7 +63,8 @@ pub(super) const ATTACKERS: &[Attacker] = &[
     },
 ];
 
-/// Writes what `more` makes for as long as the member takes it. Half of these clients read what they are told.
+/// Writes what `more` makes for as long as the member takes it. Half of these clients read what
+/// they are told.
 async fn flood(
     arena: Arena,
     number: usize,

@@ -1,8 +1,8 @@
-//! Who attacks: one file for each kind. An attacker says which RPCs and ports it attacks, and a test fails if one has none: see
-//! [`coverage`](crate::coverage).
+//! Who attacks: one file for each kind. An attacker says which RPCs and ports it attacks, and a
+//! test fails if one has none: see [`coverage`](crate::coverage).
 //!
-//! Each is bounded: in time by whoever runs it, and in connections, streams and bytes a second by itself. What it did and was
-//! told goes to its [`Tally`].
+//! Each is bounded: in time by whoever runs it, and in connections, streams and bytes a second by
+//! itself. What it did and was told goes to its [`Tally`].
 
 mod admin;
 mod answers;
@@ -16,20 +16,21 @@ mod sessions;
 mod watches;
 mod writes;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
-use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use tokio::task::JoinSet;
 
 pub(crate) use neighbour::NEIGHBOUR;
 
-use crate::{
-    link::Link,
-    member::{Doors, Lead},
-    tally::Tally,
-};
+use crate::link::Link;
+use crate::member::{Doors, Lead};
+use crate::tally::Tally;
 
 /// One attack.
 pub(crate) struct Attacker {
@@ -132,7 +133,8 @@ where
     })
 }
 
-/// Has so many calls under way on a connection, each of which is `one` with a number of its own, until it breaks.
+/// Has so many calls under way on a connection, each of which is `one` with a number of its own,
+/// until it breaks.
 async fn hold<F>(arena: &Arena, link: &Link, calls: usize, one: impl Fn(usize) -> F) -> Result<()>
 where
     F: Future<Output = Result<String>>,

@@ -7,8 +7,8 @@ use super::{Arena, Attacker};
 /// As many processors as the machine may have; the cgroup lets it have one's worth.
 const THREADS: usize = 2;
 
-/// What honest clients meet beside it is their own time on such a machine: it differs from an attacker in what it asks for
-/// only.
+/// What honest clients meet beside it is their own time on such a machine: it differs from an
+/// attacker in what it asks for only.
 pub(crate) const NEIGHBOUR: Attacker = Attacker {
     name: "neighbour",
     does: "uses its processor, and asks the member for nothing",

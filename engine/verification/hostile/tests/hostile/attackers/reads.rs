@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use bytes::Bytes;
+use dengine_protocol::v1::pipelined_call::Call;
 use dengine_protocol::v1::{
     BatchRequest, Compare, Consistency, GetRequest, Operation, PipelineRequest, PipelinedCall,
-    Position, RangeRequest, compare, operation, pipelined_call::Call,
+    Position, RangeRequest, compare, operation,
 };
 use futures::future::BoxFuture;
 use prost::Message;

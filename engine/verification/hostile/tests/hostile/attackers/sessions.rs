@@ -18,7 +18,8 @@ pub(super) const ATTACKERS: &[Attacker] = &[
     },
     Attacker {
         name: "session-churn",
-        does: "sessions that are opened, filled with large kept answers, kept alive and closed, as fast as it goes",
+        does: "sessions that are opened, filled with large kept answers, kept alive and closed, as \
+            fast as it goes",
         on: &[
             "dengine.v1.Kv/OpenSession",
             "dengine.v1.Kv/KeepAliveSession",

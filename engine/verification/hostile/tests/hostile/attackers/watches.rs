@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use dengine_protocol::v1::watch_request::Request;
 use dengine_protocol::v1::{
     DeleteRequest, PutRequest, WatchCancel, WatchCreate, WatchProgress, WatchRequest,
-    watch_request::Request,
 };
 use futures::future::BoxFuture;
 use h2::{RecvStream, SendStream};
@@ -18,19 +18,22 @@ use crate::link::{Link, framed, read_some};
 pub(super) const ATTACKERS: &[Attacker] = &[
     Attacker {
         name: "many-watches",
-        does: "as many watches of all keys and of single ones as are let in, over 128 connections, all read",
+        does: "as many watches of all keys and of single ones as are let in, over 128 connections, \
+            all read",
         on: &["dengine.v1.Watch/Watch"],
         run: many,
     },
     Attacker {
         name: "unread-watches",
-        does: "as many streams as are let in with a watch of everything and its past, and previous values, that nobody reads",
+        does: "as many streams as are let in with a watch of everything and its past, and previous \
+            values, that nobody reads",
         on: &["dengine.v1.Watch/Watch"],
         run: unread,
     },
     Attacker {
         name: "watched-deletes",
-        does: "256 watches with previous values, while 64 MiB are written and deleted by one range, again and again",
+        does: "256 watches with previous values, while 64 MiB are written and deleted by one \
+            range, again and again",
         on: &["dengine.v1.Watch/Watch", "dengine.v1.Kv/Delete"],
         run: deletes,
     },
@@ -42,7 +45,8 @@ pub(super) const ATTACKERS: &[Attacker] = &[
     },
     Attacker {
         name: "watch-churn",
-        does: "watches that are created and cancelled, and progress that is asked for, as fast as it goes",
+        does: "watches that are created and cancelled, and progress that is asked for, as fast as \
+            it goes",
         on: &["dengine.v1.Watch/Watch"],
         run: churn,
     },

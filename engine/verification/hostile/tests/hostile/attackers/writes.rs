@@ -1,14 +1,15 @@
-//! Writes that cost the member more than their caller. All under `hostile/`, and so many bytes a second that the disk does not
-//! fill up: that it does is another test's business.
+//! Writes that cost the member more than their caller. All under `hostile/`, and so many bytes a
+//! second that the disk does not fill up: that it does is another test's business.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
+use dengine_protocol::v1::compare_and_swap_request::Expected;
+use dengine_protocol::v1::pipelined_call::Call;
 use dengine_protocol::v1::{
     BatchRequest, CompactRequest, CompareAndSwapRequest, DeleteRequest, GetRequest, GetResponse,
-    Operation, PipelineRequest, PipelinedCall, PutRequest, compare_and_swap_request::Expected,
-    operation, pipelined_call::Call,
+    Operation, PipelineRequest, PipelinedCall, PutRequest, operation,
 };
 use futures::future::{BoxFuture, try_join_all};
 use tokio::time::{MissedTickBehavior, interval};
@@ -43,7 +44,8 @@ pub(super) const ATTACKERS: &[Attacker] = &[
     },
     Attacker {
         name: "previous-values",
-        does: "batches of puts that want the previous values of 48 large keys, and that are refused for what they read in the end, so that these stay large",
+        does: "batches of puts that want the previous values of 48 large keys, and that are \
+            refused for what they read in the end, so that these stay large",
         on: &["dengine.v1.Kv/Batch"],
         run: previous,
     },
@@ -55,7 +57,8 @@ pub(super) const ATTACKERS: &[Attacker] = &[
     },
     Attacker {
         name: "range-deletes",
-        does: "deletes over ranges that hold nothing but what was deleted before, 256 at a time, beside puts that refill them",
+        does: "deletes over ranges that hold nothing but what was deleted before, 256 at a time, \
+            beside puts that refill them",
         on: &["dengine.v1.Kv/Delete"],
         run: deletes,
     },

@@ -1,6 +1,8 @@
-//! A disk that may be full: a small file system of the test's own, so it needs root, as `make test` has.
+//! A disk that may be full: a small file system of the test's own, so it needs root, as `make test`
+//! has.
 
-use std::{path::PathBuf, process::Command};
+use std::path::PathBuf;
+use std::process::Command;
 
 use super::scratch;
 

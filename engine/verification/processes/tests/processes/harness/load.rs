@@ -1,6 +1,7 @@
 //! Clients that write and read all the time, and what these tests want of them.
 
-use std::{iter::repeat_n, time::Duration};
+use std::iter::repeat_n;
+use std::time::Duration;
 
 use dengine_client::Client;
 

@@ -1,12 +1,10 @@
 //! One member, over all the times that its process is started and killed.
 
-use std::{
-    ffi::OsString,
-    net::{Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Output, Stdio},
-    time::{Duration, Instant},
-};
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use dengine_client::{AdminClient, Client, ClientOptions, RetryPolicy};
 use dengine_protocol::v1::StatusResponse;

@@ -5,11 +5,9 @@ mod disk;
 mod load;
 mod member;
 
-use std::{
-    fmt::Debug,
-    future::Future,
-    time::{Duration, Instant},
-};
+use std::fmt::Debug;
+use std::future::Future;
+use std::time::{Duration, Instant};
 
 pub(crate) use cluster::Cluster;
 use dengine_client::{AdminClient, Error};
@@ -18,8 +16,8 @@ pub(crate) use load::Load;
 pub(crate) use member::{Member, dengine};
 use tempfile::TempDir;
 
-/// Longest wait for something that takes well under a second on an idle machine. Tests share few cores
-/// with builds, and a wait that ends early costs nothing.
+/// Longest wait for something that takes well under a second on an idle machine. Tests share few
+/// cores with builds, and a wait that ends early costs nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -42,7 +40,8 @@ where
     }
 }
 
-/// Has a member lead; its term. A hand-over that was given up, as on a slow disk, is asked for again.
+/// Has a member lead; its term. A hand-over that was given up, as on a slow disk, is asked for
+/// again.
 pub(crate) async fn hand_over(admin: &AdminClient, id: u64) -> u64 {
     eventually("leadership is handed over", || async {
         match admin.transfer_leader(id).await {

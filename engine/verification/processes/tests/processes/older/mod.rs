@@ -1,24 +1,22 @@
-//! What older releases wrote and said: their folders are opened, and their members are replaced one by one.
+//! What older releases wrote and said: their folders are opened, and their members are replaced one
+//! by one.
 //!
-//! The folders are archives beside this file, written once by the release that they are named after and never again:
-//! `082bf19-killed` ended by SIGKILL with nothing of its state on disk, so that its whole log is applied anew;
-//! `082bf19-stopped` made its state durable in the middle, gave up history and log before that, and was asked to stop.
-//! `make older FROM=…` builds a release, has it write folders for inspection, and replaces a cluster of its members.
+//! The folders are archives beside this file, written once by the release that they are named after
+//! and never again: `082bf19-killed` ended by SIGKILL with nothing of its state on disk, so that
+//! its whole log is applied anew; `082bf19-stopped` made its state durable in the middle, gave up
+//! history and log before that, and was asked to stop. `make older FROM=…` builds a release, has it
+//! write folders for inspection, and replaces a cluster of its members.
 
 mod script;
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use dengine_client::Consistency;
 
 use self::script::{End, Kept};
-use crate::{
-    harness::{Cluster, Load, Member, becomes, scratch},
-    health::scrape,
-};
+use crate::harness::{Cluster, Load, Member, becomes, scratch};
+use crate::health::scrape;
 
 /// Where the program of an older release is, for the tests that need it.
 const PROGRAM: &str = "DENGINE_OLDER_PROGRAM";
@@ -87,7 +85,8 @@ async fn an_older_release_writes_folders() {
     }
 }
 
-/// Under load, leader and all; and back by one, which is allowed until the last member was upgraded.
+/// Under load, leader and all; and back by one, which is allowed until the last member was
+/// upgraded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the program of an older release: make older"]
 async fn members_of_an_older_release_are_replaced_one_by_one_under_load() {

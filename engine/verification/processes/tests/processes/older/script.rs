@@ -1,13 +1,17 @@
 //! One of everything that a client can write, and what was answered.
 
-use std::{fmt, path::Path, process::Command};
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
 
 use dengine_client::AdminClient;
+use dengine_protocol::v1::compare_and_swap_request::Expected;
+use dengine_protocol::v1::kv_client::KvClient;
 use dengine_protocol::v1::{
     BatchRequest, BatchResponse, CloseSessionRequest, CompactRequest, Compare,
     CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest, GetRequest, HashResponse,
     KeepAliveSessionRequest, Operation, PutRequest, PutResponse, RangeRequest, RangeResponse,
-    SessionStamp, compare, compare_and_swap_request::Expected, kv_client::KvClient, operation,
+    SessionStamp, compare, operation,
 };
 use prost::Message;
 use serde::{Deserialize, Serialize};
@@ -66,7 +70,8 @@ impl Kept {
             let found = all_pairs(&mut kv, revision).await;
             assert_eq!(found.kvs, expect.kvs, "{when}, at revision {revision}");
         }
-        // Exactly once: what the older program did is not done again, and is answered as it answered.
+        // Exactly once: what the older program did is not done again, and is answered as it
+        // answered.
         let (put, swap, batch) = stamped(self.session);
         let found = kv.put(put).await.unwrap().into_inner();
         let expect: PutResponse = from_hex(&self.put);
@@ -92,7 +97,8 @@ impl Kept {
         assert_eq!(deleted.deleted, 1);
     }
 
-    /// All else that it holds, as long as nothing was written: sessions with their answers, times to live, history, members.
+    /// All else that it holds, as long as nothing was written: sessions with their answers, times
+    /// to live, history, members.
     pub(super) async fn check_hash(&self, member: &Member) {
         let expect: HashResponse = from_hex(&self.hash);
         let found = hash(member).await;

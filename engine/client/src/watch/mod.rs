@@ -2,14 +2,12 @@
 
 mod shared;
 
-use std::{
-    fmt,
-    future::{Future, poll_fn},
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::{Duration, Instant},
-};
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use dengine_protocol::v1::{self, CancelCause, WatchCreate, WatchResponse};
 use futures::Stream;
@@ -17,13 +15,11 @@ use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 
 use self::shared::{Attached, Ended};
-use crate::{
-    call::Shared,
-    error::{Error, Failure, Result},
-    policy::{Broken, Failure as Proof, Failures, Operation, WatchCursor},
-    pool::WatchRoute,
-    types::{KeyRange, KeyValue},
-};
+use crate::call::Shared;
+use crate::error::{Error, Failure, Result};
+use crate::policy::{Broken, Failure as Proof, Failures, Operation, WatchCursor};
+use crate::pool::WatchRoute;
+use crate::types::{KeyRange, KeyValue};
 
 pub(crate) use self::shared::SharedStream;
 
@@ -42,15 +38,16 @@ pub struct WatchQuery {
 }
 
 impl WatchQuery {
-    /// All changes of these keys from now on: from the present of the member that is asked, which may be a
-    /// little behind what this client has seen elsewhere.
+    /// All changes of these keys from now on: from the present of the member that is asked, which
+    /// may be a little behind what this client has seen elsewhere.
     #[must_use]
     pub fn new(range: KeyRange) -> Self {
         WatchQuery {
             create: WatchCreate {
                 key: range.start,
                 range_end: range.end,
-                // What keeps the watch's place in history from being compacted while nothing happens.
+                // What keeps the watch's place in history from being compacted while nothing
+                // happens.
                 progress_notify: true,
                 fragment: true,
                 ..WatchCreate::default()
@@ -59,7 +56,8 @@ impl WatchQuery {
         }
     }
 
-    /// Begins at this revision, which may lie in the past, if it is not compacted, or in the future.
+    /// Begins at this revision, which may lie in the past, if it is not compacted, or in the
+    /// future.
     #[must_use]
     pub fn from_revision(mut self, revision: u64) -> Self {
         self.create.start_revision = revision;
@@ -140,10 +138,11 @@ pub enum WatchUpdate {
     },
 }
 
-/// A watch. Dropping it ends it. All watches of a [`Client`](crate::Client) and its clones share one stream at each member.
+/// A watch. Dropping it ends it. All watches of a [`Client`](crate::Client) and its clones share
+/// one stream at each member.
 ///
-/// [`Watch::next`] waits for what comes next; as a [`Stream`] a watch yields the same, and ends behind an error that is
-/// not [`retryable`](Error::retryable).
+/// [`Watch::next`] waits for what comes next; as a [`Stream`] a watch yields the same, and ends
+/// behind an error that is not [`retryable`](Error::retryable).
 ///
 /// A watch that is not read for long falls behind, holds up nobody, and goes on from where it was.
 pub struct Watch {
@@ -210,13 +209,14 @@ impl Watch {
         matches!(self.place, Place::At(..))
     }
 
-    /// Waits for the next update. When a member fails, the watch goes on at another one from where it was,
-    /// within the client's [`RetryPolicy`](crate::RetryPolicy). After an error that is
-    /// [`retryable`](Error::retryable), calling again goes on trying. May be dropped at any time without
-    /// losing an update.
+    /// Waits for the next update. When a member fails, the watch goes on at another one from where
+    /// it was, within the client's [`RetryPolicy`](crate::RetryPolicy). After an error that is
+    /// [`retryable`](Error::retryable), calling again goes on trying. May be dropped at any time
+    /// without losing an update.
     ///
     /// # Errors
-    /// `Compacted` if what follows is gone; `Unavailable` if no member could be reached for a while.
+    /// `Compacted` if what follows is gone; `Unavailable` if no member could be reached for a
+    /// while.
     pub async fn next(&mut self) -> Result<WatchUpdate> {
         poll_fn(|context| self.poll_update(context)).await
     }
@@ -274,7 +274,8 @@ impl Watch {
         }
     }
 
-    /// Goes on elsewhere, after a pause, if the watch may go on after this failure, which took so long.
+    /// Goes on elsewhere, after a pause, if the watch may go on after this failure, which took so
+    /// long.
     fn failed(&mut self, route: &WatchRoute, failure: Failure, took: Duration) -> Result<()> {
         self.place = Place::Nowhere;
         self.leave(route, &failure);

@@ -1,53 +1,62 @@
-//! Which sources are *heavy*: they want clearly more of the threads than others, who would wait behind them.
+//! Which sources are *heavy*: they want clearly more of the threads than others, who would wait
+//! behind them.
 //!
-//! [Turns](super::turn) share out only what the system gives these threads of its processors, and where they are busy, that is late:
-//! with each step of a call, milliseconds late. So who wants clearly more than others is served by threads that are nicer than all others until it
-//! is so no more: they have whatever processors are idle, and whoever asks for little, the log and the state machine need not wait for them.
+//! [Turns](super::turn) share out only what the system gives these threads of its processors, and
+//! where they are busy, that is late: with each step of a call, milliseconds late. So who wants
+//! clearly more than others is served by threads that are nicer than all others until it is so no
+//! more: they have whatever processors are idle, and whoever asks for little, the log and the state
+//! machine need not wait for them.
 //!
-//! What counts is the time of processors in about the last half a second, the *demand*. A turn lasts longer where its thread waits for a
-//! processor, as the nicer ones do most: by how long turns last, whoever asks for little would be heavy now and then, and stay so.
-//! Where processors are busy with other things, compactions for one, the nicer threads get little of them, and who is heavy has had no
-//! more than others. It wants more all the same: what it had before, as far as its turns last that long. Let go for that,
-//! it held everybody up until it was heavy again, once a second.
+//! What counts is the time of processors in about the last half a second, the *demand*. A turn
+//! lasts longer where its thread waits for a processor, as the nicer ones do most: by how long
+//! turns last, whoever asks for little would be heavy now and then, and stay so. Where processors
+//! are busy with other things, compactions for one, the nicer threads get little of them, and who
+//! is heavy has had no more than others. It wants more all the same: what it had before, as far as
+//! its turns last that long. Let go for that, it held everybody up until it was heavy again, once a
+//! second.
 //!
-//! How much is too much is found as in max-min fairness (Bertsekas and Gallager, Data Networks, 6.5.2): if all together had to make do with three
-//! quarters of what they want, whoever wants less than the fair [`level`] would have all of it, and the others that level. These others are
-//! heavy, if somebody is there who wants clearly less. By the average, of five who want the same beside one who wants little nobody was heavy.
+//! How much is too much is found as in max-min fairness (Bertsekas and Gallager, Data Networks,
+//! 6.5.2): if all together had to make do with three quarters of what they want, whoever wants less
+//! than the fair [`level`] would have all of it, and the others that level. These others are heavy,
+//! if somebody is there who wants clearly less. By the average, of five who want the same beside
+//! one who wants little nobody was heavy.
 
-use std::{
-    collections::BTreeMap,
-    ops::AddAssign,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 /// How often it is found out who is heavy.
 pub(super) const PERIOD: Duration = Duration::from_millis(100);
 /// Of what was had before, so much counts with the next period.
 const REMEMBERED: (u32, u32) = (3, 4);
-/// For so many periods after its last turn a source is somebody who asks for something. Who calls once a second always is.
+/// For so many periods after its last turn a source is somebody who asks for something. Who calls
+/// once a second always is.
 const ASKED_LATELY: u64 = 30;
-/// Among more than these, whoever has left is nobody any more. Else who comes from new addresses would have as many remembered as it likes.
+/// Among more than these, whoever has left is nobody any more. Else who comes from new addresses
+/// would have as many remembered as it likes.
 const ACCOUNTS_MAX: usize = 4096;
 
-/// For so many periods whoever is heavy is believed to want as much as it had, if its turns last that long; and further on while it always has something left to do.
-/// Turns last long with the nicer threads whatever is done in them: after a moment of much work a client that asked for little
-/// was heavy for half a minute.
+/// For so many periods whoever is heavy is believed to want as much as it had, if its turns last
+/// that long; and further on while it always has something left to do. Turns last long with the
+/// nicer threads whatever is done in them: after a moment of much work a client that asked for
+/// little was heavy for half a minute.
 const BELIEVED: u64 = 40;
-/// Who had something left to do after each turn in so many periods always has. Behind a turn that lasts a period something comes from anybody.
+/// Who had something left to do after each turn in so many periods always has. Behind a turn that
+/// lasts a period something comes from anybody.
 const ALWAYS: u64 = 10;
 /// Of all that is wanted so much is had if nobody has more than the fair level.
 const ENOUGH: (u32, u32) = (3, 4);
-/// Who has had so much more than makes heavy in one period, and twice what it wanted, is heavy before that ends.
+/// Who has had so much more than makes heavy in one period, and twice what it wanted, is heavy
+/// before that ends.
 const AT_ONCE: (u32, u32) = (4, 3);
-/// Who wants less of a period than this does not become heavy where there is room: a few thousand calls a second. Half of it where there is
-/// one thread.
+/// Who wants less of a period than this does not become heavy where there is room: a few thousand
+/// calls a second. Half of it where there is one thread.
 const HEAVY_FROM: Duration = Duration::from_millis(30);
-/// There is room while turns take less than half of the threads' time. Where threads wait for processors that is less work, by as much as turns last longer, but
-/// counts as no less than a third of it: who asks for little is not to be heavy because of what other processes do.
+/// There is room while turns take less than half of the threads' time. Where threads wait for
+/// processors that is less work, by as much as turns last longer, but counts as no less than a
+/// third of it: who asks for little is not to be heavy because of what other processes do.
 const SLOWEST: f64 = 1.0 / 3.0;
 
 /// What is wanted by all sources that share threads.
@@ -93,7 +102,8 @@ struct Account {
     heavy: Arc<AtomicBool>,
     worked: Average,
     lasted: Average,
-    /// The most that it had since it is heavy, and in which period that was. It is not believed to want it for ever.
+    /// The most that it had since it is heavy, and in which period that was. It is not believed to
+    /// want it for ever.
     most: Duration,
     most_in: u64,
     /// In which period it last had nothing left to do.
@@ -138,8 +148,8 @@ impl Demands {
     pub(super) fn count(&self, source: &Demand, turn: Spent) {
         let mut uncounted = lock(&source.uncounted);
         *uncounted += turn;
-        // All sources count here. Whoever has it may be a thread that is nicer and has lost its processor, and need not be waited for: the
-        // next turn counts for this one.
+        // All sources count here. Whoever has it may be a thread that is nicer and has lost its
+        // processor, and need not be waited for: the next turn counts for this one.
         let Some(mut ledger) = try_lock(&self.ledger) else {
             return;
         };
@@ -208,7 +218,8 @@ impl Ledger {
         }
     }
 
-    /// By the end of the period others have waited for so long, and who comes every now and then has gone.
+    /// By the end of the period others have waited for so long, and who comes every now and then
+    /// has gone.
     fn is_suddenly_heavy(&self, number: u64) -> bool {
         let account = &self.accounts[&number];
         let had = account.worked.present;
@@ -314,7 +325,8 @@ impl Account {
         if !self.is_heavy() || !is_believed || had >= self.most {
             (self.most, self.most_in) = (had, period);
         }
-        // Beside others that are heavy it waits for a thread, too: its turns are few, and last for as little as that.
+        // Beside others that are heavy it waits for a thread, too: its turns are few, and last for
+        // as little as that.
         let wants = match has_always {
             true => self.most,
             false => lasted.min(self.most),
@@ -336,8 +348,8 @@ impl Average {
     }
 }
 
-/// What those have who want more than that, if all together have `room`, and nobody less than another while it wants more. `None` if there is
-/// enough for all. The least comes first.
+/// What those have who want more than that, if all together have `room`, and nobody less than
+/// another while it wants more. `None` if there is enough for all. The least comes first.
 fn level(demands: &[Duration], room: Duration) -> Option<Duration> {
     let mut left = room;
     for (want, others) in demands.iter().zip((1..=demands.len()).rev()) {

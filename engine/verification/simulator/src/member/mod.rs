@@ -1,8 +1,9 @@
 //! One member: a machine with its disks and its clock, and the process on it, if there is one.
 //!
 //! The process is the shell around [`Replica`], [`LogWriter`](dengine_raft::replica::LogWriter) and
-//! [`Applier`](dengine_raft::replica::Applier) that `dengine` builds from threads and queues. Here each of its threads is an [`Actor`], which goes on when the simulation says so; between
-//! any two of their turns the process may end.
+//! [`Applier`](dengine_raft::replica::Applier) that `dengine` builds from threads and queues. Here
+//! each of its threads is an [`Actor`], which goes on when the simulation says so; between any two
+//! of their turns the process may end.
 
 mod applier;
 mod housekeeping;
@@ -161,7 +162,8 @@ pub(super) struct Member {
     marks: Marks,
     /// How often its machine lost power.
     power_losses: u64,
-    /// What the log was when it was last synced, less what was replaced since; known only of `memory-first` members.
+    /// What the log was when it was last synced, less what was replaced since; known only of
+    /// `memory-first` members.
     synced: Shadow,
     /// The next start takes the newest of the plan's timers, whichever it would take otherwise.
     newest_timers: bool,
@@ -268,8 +270,8 @@ impl Member {
         self.disk.fail_read_after(after);
     }
 
-    /// A segment of the log, and how far from its beginning damage cannot be mistaken for an unfinished write:
-    /// something later proves that it was on disk.
+    /// A segment of the log, and how far from its beginning damage cannot be mistaken for an
+    /// unfinished write: something later proves that it was on disk.
     pub(super) fn old_part(&self, random: &mut Random) -> Option<(String, usize)> {
         let (newest, proven) = self.process.as_ref()?.proven.clone();
         let mut segments = self.disk.list().ok()?;
@@ -312,7 +314,8 @@ impl Member {
         }
     }
 
-    /// It is told to stop, and says at its end that everything is on its disk. Its machine may be started anew then.
+    /// It is told to stop, and says at its end that everything is on its disk. Its machine may be
+    /// started anew then.
     pub(super) fn stop(&mut self, sim: &mut Surroundings) {
         let Some(process) = &mut self.process else {
             return;
@@ -362,7 +365,8 @@ impl Member {
         self.health = Health::Damaged;
     }
 
-    /// What `dengine recover --accept-lost-writes` does to its folder. Returns whether it had anything to do.
+    /// What `dengine recover --accept-lost-writes` does to its folder. Returns whether it had
+    /// anything to do.
     pub(super) fn accept_lost_writes(&mut self) -> bool {
         let boot_id = self.boot_id();
         let was_suspect = self.marks.check(&boot_id) == Err(Unfit::Suspect);
@@ -376,7 +380,8 @@ impl Member {
         was_suspect
     }
 
-    /// Whether nothing is wrong with what its disk holds, as far as the simulator knows; it may not have noticed itself.
+    /// Whether nothing is wrong with what its disk holds, as far as the simulator knows; it may not
+    /// have noticed itself.
     pub(super) fn is_sound(&self) -> bool {
         self.health == Health::Sound && self.marks.check(&self.boot_id()).is_ok()
     }
@@ -404,8 +409,9 @@ impl Member {
             .is_some_and(|process| process.state.role == Role::Leader)
     }
 
-    /// Whether what is committed here contradicts its leader, which it has never known as a voter: an accepted loss took that leader's
-    /// promotion. It takes nothing from it then, and does not end. The runbook has it replaced.
+    /// Whether what is committed here contradicts its leader, which it has never known as a voter:
+    /// an accepted loss took that leader's promotion. It takes nothing from it then, and does not
+    /// end. The runbook has it replaced.
     pub(super) fn is_left_behind(&self) -> bool {
         let leader = self.state().and_then(|state| state.leader);
         let votes = |id| {
@@ -576,7 +582,8 @@ impl Member {
         Ok(())
     }
 
-    /// Only who still has what the others go on without may end for good. It notes that in its folder.
+    /// Only who still has what the others go on without may end for good. It notes that in its
+    /// folder.
     fn give_up(&mut self, sim: &mut Surroundings, divergence: Divergence) {
         let id = self.id;
         sim.note(format_args!("{id} ends for good: {divergence}"));
@@ -659,8 +666,8 @@ fn new_disk(sim: &Surroundings) -> MemoryDisk {
     disk
 }
 
-/// A log that failed over what others were told of makes the folder suspect: the system may drop what it could not write,
-/// also under the same boot.
+/// A log that failed over what others were told of makes the folder suspect: the system may drop
+/// what it could not write, also under the same boot.
 fn mark_loss<E>(marks: &mut Marks, process: &Process, result: &Result<(), E>) {
     if result.is_err() && process.may_have_lost() {
         marks.power = Some(PowerMark::sync_failed());

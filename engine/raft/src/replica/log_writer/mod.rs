@@ -1,5 +1,6 @@
-//! What a log writer does, in which order: it writes what queued, syncs, says what is on disk, and has the next segment made.
-//! Whoever has the thread does what [`LogWriter::step`] says, and asks again.
+//! What a log writer does, in which order: it writes what queued, syncs, says what is on disk, and
+//! has the next segment made. Whoever has the thread does what [`LogWriter::step`] says, and asks
+//! again.
 
 use super::log_work::LogWork;
 use crate::input::AppendId;
@@ -11,10 +12,11 @@ use std::time::Duration;
 
 /// How often a log writer tries a full disk again.
 const SPACE_RETRY: Duration = Duration::from_millis(500);
-/// For so long it leaves space for those who have to write before its segments can be dropped. If that does not help, it takes what there is.
+/// For so long it leaves space for those who have to write before its segments can be dropped. If
+/// that does not help, it takes what there is.
 const LEAVES_SPACE: Duration = Duration::from_secs(15);
-/// And how often it tries to have the next segment made there. Where no space can be set aside, that fills the disk to the last
-/// byte for a moment, and whoever else writes then finds it full.
+/// And how often it tries to have the next segment made there. Where no space can be set aside,
+/// that fills the disk to the last byte for a moment, and whoever else writes then finds it full.
 const PIECE_RETRY: Duration = Duration::from_secs(10);
 
 /// When what is written is synced.
@@ -22,8 +24,9 @@ const PIECE_RETRY: Duration = Duration::from_secs(10);
 pub enum SyncRule {
     /// Before anybody hears of it.
     AtOnce,
-    /// Once so many bytes wait for it, or the first of them have waited so long. Terms and votes at once, what settles a change of the
-    /// members, and everything from such a change on until this disk knows that it is committed.
+    /// Once so many bytes wait for it, or the first of them have waited so long. Terms and votes at
+    /// once, what settles a change of the members, and everything from such a change on until this
+    /// disk knows that it is committed.
     Later {
         /// Of entries as they lie in the log.
         bytes: u64,
@@ -45,14 +48,16 @@ pub enum LogStep<D: Disk> {
     },
     /// Give this to the thread that fills it.
     Fill(Piece<D>),
-    /// Wait for the piece that is away, and [take it back](LogWriter::take_back). If that thread is gone, go on without it.
+    /// Wait for the piece that is away, and [take it back](LogWriter::take_back). If that thread is
+    /// gone, go on without it.
     AwaitPiece,
     /// Wait for more jobs.
     Wait {
         /// For so long at most, if that is said.
         longest: Option<Duration>,
-        /// There is something to write, and no space for it: tell the replica ([`Input::LogFull`](crate::Input::LogFull)). Nothing is
-        /// lost, and nothing acknowledged, until there is.
+        /// There is something to write, and no space for it: tell the replica
+        /// ([`Input::LogFull`](crate::Input::LogFull)). Nothing is lost, and nothing acknowledged,
+        /// until there is.
         full: Option<LogError>,
     },
 }
@@ -72,10 +77,12 @@ pub struct LogWriter {
     /// The hard state before the first try to write that: only other terms and votes are new.
     known: Option<HardState>,
     owed: Option<Owed>,
-    /// The last change of the members that the disk does not know to be committed, or what comes behind it. A member that restarts counts
-    /// votes by the members before, and whoever is gone since must not be needed: not its vote, nor what it alone has kept.
+    /// The last change of the members that the disk does not know to be committed, or what comes
+    /// behind it. A member that restarts counts votes by the members before, and whoever is gone
+    /// since must not be needed: not its vote, nor what it alone has kept.
     unsettled: Option<Index>,
-    /// The last try that found no space, and when that was. Each takes all there is for a moment, while a flush may need it.
+    /// The last try that found no space, and when that was. Each takes all there is for a moment,
+    /// while a flush may need it.
     full: Option<(LogError, Moment)>,
     /// When the first of them was that found none.
     full_since: Option<Moment>,
@@ -107,8 +114,9 @@ impl LogWriter {
         }
     }
 
-    /// While this is so, the next segment is not made before it is needed, and what was made of it is given back: its space is for who
-    /// has less of it, as the state that is flushed so that the log can be dropped, or merged so that it takes less.
+    /// While this is so, the next segment is not made before it is needed, and what was made of it
+    /// is given back: its space is for who has less of it, as the state that is flushed so that the
+    /// log can be dropped, or merged so that it takes less.
     pub fn save_space(&mut self, saves_space: bool) {
         self.saves_space = saves_space;
     }
@@ -150,8 +158,9 @@ impl LogWriter {
         unless_usable(taken)
     }
 
-    /// Whether acknowledged entries may be missing on the disk, now that the log has failed: the system may drop pages that it
-    /// could not write, so that "same boot, so nothing is lost" holds no more.
+    /// Whether acknowledged entries may be missing on the disk, now that the log has failed: the
+    /// system may drop pages that it could not write, so that "same boot, so nothing is lost" holds
+    /// no more.
     #[must_use]
     pub fn may_have_lost<D: Disk>(&self, log: &Log<D>) -> bool {
         self.owed.is_some() && log.is_dirty()
@@ -279,7 +288,8 @@ fn next_piece<D: Disk>(log: &mut Log<D>) -> Result<Option<Piece<D>>, LogError> {
     Ok(next)
 }
 
-/// Passes over what leaves the log as it was: that there is no space for the next segment is not yet an error.
+/// Passes over what leaves the log as it was: that there is no space for the next segment is not
+/// yet an error.
 pub(super) fn unless_usable(result: Result<(), LogError>) -> Result<(), LogError> {
     result.or_else(|error| {
         if error.is_usable() {

@@ -1,22 +1,21 @@
-//! Whoever runs the cluster: keeps it at its size, one membership change at a time, and replaces members
-//! that are no use any more by empty ones under ids of their own.
+//! Whoever runs the cluster: keeps it at its size, one membership change at a time, and replaces
+//! members that are no use any more by empty ones under ids of their own.
 //!
-//! It knows of members only what they say themselves, and remembers nothing that it could look up, but what it was not
-//! answered: that it asks for again.
+//! It knows of members only what they say themselves, and remembers nothing that it could look up,
+//! but what it was not answered: that it asks for again.
 
 mod call;
 pub(super) mod silence;
 
 use super::clock::Clock;
 use super::invariants::Broken;
-use super::loss;
 use super::member::{DRIFT_PERCENT_MAX, Health, Member};
 use super::queue::{MILLI, Nanos};
 use super::random::Random;
 use super::surroundings::{Event, Surroundings};
-use super::targeted_fault;
 use super::ticket::{Answered, Asker, Request, Ticket};
 use super::world::Members;
+use super::{loss, targeted_fault};
 use call::Call;
 use dengine_kv::Membership;
 use dengine_raft::Successor;
@@ -152,7 +151,8 @@ impl Operator {
                     targeted_fault::over_removal(sim, id);
                 }
             }
-            // What was asked before that may be done yet, but as things are it makes no sense to ask again.
+            // What was asked before that may be done yet, but as things are it makes no sense to
+            // ask again.
             (Err(RequestError::Refused(_) | RequestError::Invalid(_)), _) => self.unanswered = None,
             (Err(_), request) => self.unanswered = Some(request),
         }
