@@ -115,7 +115,7 @@ fn commit(
     match done.map_err(|error| open::log_failed(log_path, error))? {
         Commit::Committed => tracing::info!(index, term, "installing a snapshot"),
         Commit::Unchanged(reason) => {
-            tracing::warn!(index, %reason, "going on without the snapshot")
+            tracing::warn!(index, %reason, "going on without the snapshot");
         }
     }
     Ok(())

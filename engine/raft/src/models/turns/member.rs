@@ -11,7 +11,7 @@ use crate::models::KEY;
 use crate::output::{ApplyJob, LogJob, Output, Written};
 use crate::replica::{
     Applier, LogStep, LogWriter, Replica, ReplicaConfig, RequestError, Role, SyncRule,
-    WriteAnswers, WriteReply,
+    WriteAnswers, WriteReply, first_batch,
 };
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
