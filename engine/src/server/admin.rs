@@ -1,6 +1,7 @@
 //! The `Admin` service. Not bounded by the gate: who repairs a busy cluster must get through. What
-//! takes a member long has bounds of its own.
+//! takes a member long has bounds of its own. The port of clients serves only [`FOR_CLIENTS`].
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use dengine_kv::{Command, Outcome, Reader, SESSIONS_MAX, SessionInfo};
 use dengine_protocol::checks::messages::{member, members};
 use dengine_protocol::checks::status::request_status;
 use dengine_protocol::v1::admin_client::AdminClient;
-use dengine_protocol::v1::admin_server::Admin;
+use dengine_protocol::v1::admin_server::{Admin, AdminServer};
 use dengine_protocol::v1::{
     AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse,
     CloseSessionRequest, CloseSessionResponse, HashRequest, HashResponse, JoinRequest,
@@ -20,14 +21,20 @@ use dengine_types::{ClusterId, MemberId, SessionId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Request, Response, Status};
 
+use super::ADMIN_REQUEST_BYTES_MAX;
 use super::aside::Aside;
 use super::forward::{Effect, Forwarder, Origin};
 use super::kv::header::Headers;
 use super::kv::openers::Openers;
 use super::messages::{members_view, node_status};
+use super::only::Only;
 use super::watch::WatchCount;
 use crate::config::Config;
 use crate::node::{NewMember, Node};
+
+/// What the port of clients serves: it changes nothing, and costs little. Whoever adds an RPC need
+/// not think of that port: what is not named here is refused there.
+const FOR_CLIENTS: &[&str] = &["Status", "Members"];
 
 /// A hash reads everything; whoever asked for it usually gives up long before.
 const HASH_PATIENCE: Duration = Duration::from_secs(3600);
@@ -45,16 +52,10 @@ pub(super) struct AdminService {
     openers: Openers,
     aside: Aside,
     headers: Arc<Headers>,
-    door: Door,
+    /// Where all of it is served, for `Status` to tell. Empty: here, or no such address is known.
+    elsewhere: String,
     hashes: Arc<Semaphore>,
     snapshots: Arc<Semaphore>,
-}
-
-/// The port that a call came by.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Door {
-    Admin,
-    Client,
 }
 
 /// What a call of the service returns.
@@ -78,36 +79,29 @@ impl AdminService {
             config: Arc::new(config),
             forwarder,
             watches,
-            door: Door::Admin,
+            elsewhere: String::new(),
             hashes: Arc::new(Semaphore::new(AT_ONCE)),
             snapshots: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
 
-    /// The same for the client port: it answers only what changes nothing and costs nothing.
-    pub(super) fn for_clients(self) -> Self {
-        Self {
-            door: Door::Client,
-            ..self
-        }
+    /// All of it, for the admin port.
+    pub(super) fn in_full(self) -> AdminServer<Self> {
+        AdminServer::new(self).max_decoding_message_size(ADMIN_REQUEST_BYTES_MAX)
     }
 
-    /// Whether a call that changes something, or takes long, may be made where it was.
-    fn check_door(&self) -> Result<(), Status> {
-        match self.door {
-            Door::Admin => Ok(()),
-            Door::Client => Err(Status::permission_denied(format!(
-                "this is the port of clients: this member serves Admin on {} (--listen-admin)",
-                self.config.listen_admin
-            ))),
-        }
+    /// [`FOR_CLIENTS`] of it, for the client port. What is refused there is not read either.
+    pub(super) fn for_clients(mut self) -> Only<AdminServer<Self>> {
+        self.elsewhere = self.config.admin_address().unwrap_or_default();
+        let refusal = refusal(self.config.listen_admin);
+        Only::new(self.in_full(), FOR_CLIENTS, refusal)
     }
+}
 
-    fn admin_address(&self) -> String {
-        let elsewhere = self.door == Door::Client;
-        let address = elsewhere.then(|| self.config.admin_address()).flatten();
-        address.unwrap_or_default()
-    }
+fn refusal(listen_admin: SocketAddr) -> Status {
+    Status::permission_denied(format!(
+        "this is the port of clients: this member serves Admin on {listen_admin} (--listen-admin)"
+    ))
 }
 
 fn one_of(places: &Arc<Semaphore>, what: &str) -> Result<OwnedSemaphorePermit, Status> {
@@ -123,7 +117,6 @@ fn answer<T>(result: Result<T, Status>) -> Answer<T> {
 #[tonic::async_trait]
 impl Admin for AdminService {
     async fn bootstrap(&self, request: Request<BootstrapRequest>) -> Answer<BootstrapResponse> {
-        self.check_door()?;
         let BootstrapRequest {
             cluster_id,
             folder_id,
@@ -138,7 +131,6 @@ impl Admin for AdminService {
     }
 
     async fn join(&self, request: Request<JoinRequest>) -> Answer<JoinResponse> {
-        self.check_door()?;
         let JoinRequest {
             cluster_id,
             member_id,
@@ -161,7 +153,7 @@ impl Admin for AdminService {
         answer(Ok(node_status(
             self.node.status(),
             &self.config,
-            self.admin_address(),
+            self.elsewhere.clone(),
             compacted.unwrap_or_default(),
             self.watches.now(),
         )))
@@ -183,7 +175,6 @@ impl Admin for AdminService {
     }
 
     async fn add_learner(&self, request: Request<AddLearnerRequest>) -> Answer<AddLearnerResponse> {
-        self.check_door()?;
         let origin = Origin::of(&request);
         let add = request.into_inner();
         let new = NewMember {
@@ -209,7 +200,6 @@ impl Admin for AdminService {
     }
 
     async fn promote(&self, request: Request<PromoteRequest>) -> Answer<PromoteResponse> {
-        self.check_door()?;
         let origin = Origin::of(&request);
         let promote = request.into_inner();
         answer(match self.node.promote(MemberId(promote.member_id)).await {
@@ -227,7 +217,6 @@ impl Admin for AdminService {
     }
 
     async fn remove(&self, request: Request<RemoveRequest>) -> Answer<RemoveResponse> {
-        self.check_door()?;
         let origin = Origin::of(&request);
         let remove = request.into_inner();
         answer(match self.node.remove(MemberId(remove.member_id)).await {
@@ -248,7 +237,6 @@ impl Admin for AdminService {
         &self,
         request: Request<TransferLeaderRequest>,
     ) -> Answer<TransferLeaderResponse> {
-        self.check_door()?;
         let origin = Origin::of(&request);
         let transfer = request.into_inner();
         answer(
@@ -272,7 +260,6 @@ impl Admin for AdminService {
     }
 
     async fn snapshot(&self, _: Request<SnapshotRequest>) -> Answer<SnapshotResponse> {
-        self.check_door()?;
         let place = one_of(&self.snapshots, "snapshot")?;
         // It goes on when its caller leaves, and so does its place.
         let node = self.node.clone();
@@ -294,7 +281,6 @@ impl Admin for AdminService {
     }
 
     async fn hash(&self, _: Request<HashRequest>) -> Answer<HashResponse> {
-        self.check_door()?;
         let _place = one_of(&self.hashes, "hash")?;
         let read = Reader::logical_hash;
         let hashed = self
@@ -311,7 +297,6 @@ impl Admin for AdminService {
     }
 
     async fn sessions(&self, _: Request<SessionsRequest>) -> Answer<SessionsResponse> {
-        self.check_door()?;
         let read = |reader: &Reader<_>| {
             // As old as what follows, or older: what is listed may have been used since.
             let applied_index = reader.applied_index();
@@ -333,7 +318,6 @@ impl Admin for AdminService {
         &self,
         request: Request<CloseSessionRequest>,
     ) -> Answer<CloseSessionResponse> {
-        self.check_door()?;
         let origin = Origin::of(&request);
         let close = request.into_inner();
         let session = SessionId(close.session_id);
@@ -375,8 +359,83 @@ impl AdminService {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::BTreeSet;
+    use std::convert::Infallible;
+    use std::future::{Ready, ready};
+    use std::task::{Context, Poll};
+
+    use dengine_protocol::FILE_DESCRIPTOR_SET;
+    use dengine_protocol::v1::admin_server::SERVICE_NAME;
+    use prost::Message;
+    use prost_types::FileDescriptorSet;
     use tonic::Code;
+    use tonic::body::Body;
+    use tonic::codegen::http;
+    use tonic::server::NamedService;
+    use tower::{Service, ServiceExt};
+
+    use super::*;
+
+    /// Serves whatever it is asked.
+    #[derive(Clone)]
+    struct Anything;
+
+    impl NamedService for Anything {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+
+    impl Service<http::Request<Body>> for Anything {
+        type Response = http::Response<Body>;
+        type Error = Infallible;
+        type Future = Ready<Result<http::Response<Body>, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: http::Request<Body>) -> Self::Future {
+            ready(Ok(Status::ok("served").into_http()))
+        }
+    }
+
+    /// The methods of `Admin`, as the protocol has them.
+    fn methods() -> BTreeSet<String> {
+        let set = FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).unwrap();
+        let mut methods = BTreeSet::new();
+        for file in &set.file {
+            for service in &file.service {
+                if format!("{}.{}", file.package(), service.name()) == SERVICE_NAME {
+                    methods.extend(service.method.iter().map(|it| it.name().to_owned()));
+                }
+            }
+        }
+        methods
+    }
+
+    #[tokio::test]
+    async fn clients_are_served_what_is_named_and_refused_all_else() {
+        let refusal = refusal(SocketAddr::from(([127, 0, 0, 1], 4103)));
+        let port = Only::new(Anything, FOR_CLIENTS, refusal);
+        let methods = methods();
+        assert!(methods.len() > FOR_CLIENTS.len(), "{methods:?}");
+        let mut served = BTreeSet::new();
+        // A later version has one more.
+        for method in methods.iter().map(String::as_str).chain(["OfTomorrow"]) {
+            let path = format!("/{SERVICE_NAME}/{method}");
+            let request = http::Request::builder().uri(path).body(Body::empty());
+            let answer = port.clone().oneshot(request.unwrap()).await.unwrap();
+            let status = Status::from_header_map(answer.headers()).unwrap();
+            if status.code() == Code::Ok {
+                served.insert(method);
+                continue;
+            }
+            assert_eq!(status.code(), Code::PermissionDenied, "{method}");
+            let message = "this is the port of clients: this member serves Admin on \
+                127.0.0.1:4103 (--listen-admin)";
+            assert_eq!(status.message(), message, "{method}");
+        }
+        assert_eq!(served, BTreeSet::from(["Members", "Status"]));
+    }
 
     /// Each snapshot was a flush of its own, however many were asked for at once.
     #[test]

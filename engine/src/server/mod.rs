@@ -4,8 +4,8 @@
 //! decision about consensus, storage or membership; and what messages mean, which is in
 //! `dengine_protocol::checks`.
 //!
-//! - [`kv`], [`watch`], [`admin`]: the services. The last has a port of its own. [`messages`]: what
-//!   a member tells of itself.
+//! - [`kv`], [`watch`], [`admin`]: the services. The last has a port of its own. [`only`]: as much
+//!   of it as that of clients serves. [`messages`]: what a member tells of itself.
 //! - [`gate`]: what every request passes: the bound on their number, and the measuring.
 //! - [`bodies`]: requests that arrive, and answers that leave. [`calls`]: how many are open.
 //! - [`slow`]: log lines for requests that took long.
@@ -25,6 +25,7 @@ mod health;
 mod kv;
 mod messages;
 mod monitor;
+mod only;
 mod oversize;
 mod slow;
 mod threads;
@@ -56,6 +57,7 @@ use self::gate::Gate;
 use self::health::HealthReport;
 use self::kv::KvService;
 use self::kv::openers::Openers;
+use self::only::Only;
 use self::oversize::OversizeLayer;
 use self::watch::WatchService;
 use crate::config::{Config, Limits};
@@ -221,7 +223,7 @@ pub async fn serve(
     let admin_port = (listeners.admin, &sources);
     let calls = Calls::new();
     let admins = serve_admin(
-        admin.clone(),
+        admin.clone().in_full(),
         admin_port,
         &health,
         calls.clone(),
@@ -251,7 +253,7 @@ pub async fn serve(
 struct ClientServices {
     kv: KvService,
     watch: WatchService,
-    admin: AdminService,
+    admin: Only<AdminServer<AdminService>>,
 }
 
 fn kv_service(
@@ -281,14 +283,13 @@ async fn serve_clients(
     let message_bytes = limits.max_write_bytes().max(FRAME_BYTES_MAX);
     let kv = KvServer::new(services.kv).max_decoding_message_size(message_bytes);
     let watch = WatchServer::new(services.watch).max_decoding_message_size(WATCH_REQUEST_BYTES_MAX);
-    let admin = AdminServer::new(services.admin).max_decoding_message_size(ADMIN_REQUEST_BYTES_MAX);
     let patience = limits.stream_stall_timeout();
     let most = files::most(Use::Clients, connections_max(limits));
     let connections = Connections::new(most, WhenFull::Refuse, sources);
     tokio::spawn(connections.clone().watch_over(patience, stop.clone()));
     let routes = Routes::new(kv)
         .add_service(watch)
-        .add_service(admin)
+        .add_service(services.admin)
         .add_service(health.service())
         .add_service(reflection()?);
     let bodies = BodiesLayer::new(memory::Use::Requests, message_bytes, calls, patience);
@@ -310,7 +311,7 @@ fn connections_max(limits: &Limits) -> usize {
 }
 
 async fn serve_admin(
-    admin: AdminService,
+    admin: AdminServer<AdminService>,
     (listener, sources): (TcpListener, &Sources),
     health: &HealthReport,
     calls: Calls,
@@ -319,7 +320,6 @@ async fn serve_admin(
     let most = files::most(Use::SidePort, ADMIN_CONNECTIONS_MAX);
     let connections = Connections::new(most, WhenFull::MakeRoom, sources);
     let incoming = Incoming::new(listener, connections);
-    let admin = AdminServer::new(admin).max_decoding_message_size(ADMIN_REQUEST_BYTES_MAX);
     let routes = Routes::new(admin)
         .add_service(health.service())
         .add_service(reflection()?);
