@@ -5,8 +5,9 @@ use std::process::Output;
 use dengine_client::AdminClient;
 use dengine_protocol::v1::admin_client::AdminClient as Generated;
 use dengine_protocol::v1::{
-    AddLearnerRequest, BootstrapRequest, HashRequest, JoinRequest, MembersRequest, PromoteRequest,
-    RemoveRequest, SnapshotRequest, StatusRequest, TransferLeaderRequest,
+    AddLearnerRequest, BootstrapRequest, CloseSessionRequest, HashRequest, JoinRequest,
+    MembersRequest, PromoteRequest, RemoveRequest, SessionsRequest, SnapshotRequest, StatusRequest,
+    TransferLeaderRequest,
 };
 use serde_json::Value;
 use tonic::Code;
@@ -260,6 +261,11 @@ async fn the_port_of_clients_changes_nothing() {
         clients.join(JoinRequest::default()).await.err(),
         clients
             .add_learner(AddLearnerRequest::default())
+            .await
+            .err(),
+        clients.sessions(SessionsRequest {}).await.err(),
+        clients
+            .close_session(CloseSessionRequest::default())
             .await
             .err(),
     ];
