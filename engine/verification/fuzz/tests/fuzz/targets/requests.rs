@@ -6,14 +6,12 @@ use dengine_kv::{Outcome, StateMachine};
 use dengine_protocol::checks::frame::{self, Asked, Calls, ReadAlone};
 use dengine_protocol::checks::writes::{self, NoAnswer};
 use dengine_protocol::checks::{Header, Mutation, RequestLimits, reads, status};
-use dengine_protocol::for_each_write;
 use dengine_protocol::v1::pipelined_call::Call;
 use dengine_protocol::v1::{
-    BatchRequest, CloseSessionRequest, CompactRequest, CompareAndSwapRequest, Consistency,
-    DeleteRequest, GetRequest, GetResponse, KeepAliveSessionRequest, OpenSessionRequest,
-    PipelineRequest, PipelineResponse, PipelinedAnswer, PipelinedCall, Position, PutRequest,
-    RangeRequest, RangeResponse,
+    self, Consistency, GetRequest, GetResponse, PipelineRequest, PipelineResponse, PipelinedAnswer,
+    PipelinedCall, Position, RangeRequest, RangeResponse,
 };
+use dengine_protocol::{KvCall, for_each_write, kv_calls};
 use dengine_types::{ClusterId, EntryKind, MemberId, Term};
 use prost::Message;
 use tonic::Status;
@@ -23,7 +21,7 @@ use super::samples::calls;
 use super::{assert_fits, received};
 use crate::driver::Target;
 
-/// The first byte says which request it is.
+/// The first byte says which request it is: its row in `kv_calls!`.
 pub(crate) const ONE: Target = Target {
     run: one,
     seeds: || calls().into_iter().map(numbered).collect(),
@@ -52,25 +50,42 @@ const MESSAGE_BYTES_MAX: usize = 512;
 pub(super) const CLUSTER: ClusterId = ClusterId(7);
 
 fn one(input: &[u8]) {
-    let Some((kind, bytes)) = input.split_first() else {
-        return;
-    };
-    match kind % 10 {
-        0 => write::<PutRequest>(bytes),
-        1 => write::<DeleteRequest>(bytes),
-        2 => write::<CompareAndSwapRequest>(bytes),
-        3 => write::<BatchRequest>(bytes),
-        4 => write::<CompactRequest>(bytes),
-        5 => write::<OpenSessionRequest>(bytes),
-        6 => write::<KeepAliveSessionRequest>(bytes),
-        7 => write::<CloseSessionRequest>(bytes),
-        8 => serve_one(bytes, |it| get(&filled(), &it)),
-        _ => serve_one(bytes, |it| range(&filled(), it)),
+    if let Some((number, bytes)) = input.split_first() {
+        SERVE[usize::from(*number) % SERVE.len()](bytes);
     }
 }
 
-fn write<M: Mutation + Default + 'static>(bytes: &[u8]) {
-    serve_one(bytes, |it: M| written(&mut filled(), &it));
+/// Numbers the requests by their rows in the table.
+macro_rules! number_requests {
+    ([] $(
+        $kind:ident $variant:ident, $method:ident:
+            $request:ident { $($filled_in:ident)? } => $answer:ident;
+    )*) => {
+        /// What serves the requests of each number.
+        const SERVE: &[fn(&[u8])] =
+            &[$(|bytes| serve_one(bytes, |it: v1::$request| alone(it.framed()))),*];
+
+        fn numbered(call: Call) -> Vec<u8> {
+            enum Number { $($variant),* }
+            let (number, bytes) = match call {
+                $(Call::$variant(it) => (Number::$variant as u8, it.encode_to_vec()),)*
+            };
+            [&[number], &bytes[..]].concat()
+        }
+    };
+}
+
+kv_calls!([number_requests]);
+
+/// Answers a request that is no part of a frame.
+fn alone(call: Call) -> Result<(), Status> {
+    let machine = &mut filled();
+    match call {
+        Call::Get(it) => get(machine, &it).map(drop),
+        Call::Range(it) => range(machine, it).map(drop),
+        write => for_each_write!(write, it => written(machine, &it).map(drop),
+            otherwise panic!("a read is no write")),
+    }
 }
 
 /// Decodes a request, and answers it.
@@ -222,22 +237,6 @@ fn write_framed<M: Mutation>(
     request: &M,
 ) -> PipelinedAnswer {
     frame::framed::<M>(id, written(machine, request))
-}
-
-fn numbered(call: Call) -> Vec<u8> {
-    let (kind, bytes) = match call {
-        Call::Put(it) => (0, it.encode_to_vec()),
-        Call::Delete(it) => (1, it.encode_to_vec()),
-        Call::CompareAndSwap(it) => (2, it.encode_to_vec()),
-        Call::Batch(it) => (3, it.encode_to_vec()),
-        Call::Compact(it) => (4, it.encode_to_vec()),
-        Call::OpenSession(it) => (5, it.encode_to_vec()),
-        Call::KeepAliveSession(it) => (6, it.encode_to_vec()),
-        Call::CloseSession(it) => (7, it.encode_to_vec()),
-        Call::Get(it) => (8, it.encode_to_vec()),
-        Call::Range(it) => (9, it.encode_to_vec()),
-    };
-    [&[kind], &bytes[..]].concat()
 }
 
 fn frames() -> Vec<Vec<u8>> {
