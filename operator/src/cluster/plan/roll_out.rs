@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::{Blocked, Step, Waiting, goes_with_its_pod, hand_over, is_outdated, reports, restart};
 use crate::cluster::model::{
-    LAG_CAUGHT_UP_ENTRIES_MAX, Membership, Observed, Ordinal, Pod, Wanted, quorum,
+    LAG_CAUGHT_UP_ENTRIES_MAX, Member, Membership, Observed, Ordinal, Pod, Wanted, quorum,
 };
 use crate::cluster::versions::Version;
 
@@ -17,71 +17,78 @@ pub(super) fn roll_out(
     wanted: &Wanted,
     membership: &Membership,
 ) -> Option<Step> {
-    let outdated = || {
-        let pods = observed.pods.iter();
-        pods.filter(|(_, pod)| is_outdated(pod, wanted) && pod.refused.is_none())
-            .map(|(ordinal, pod)| (*ordinal, pod))
-    };
-    outdated().next()?;
+    let pods = observed.pods.iter();
+    let outdated: Vec<(Ordinal, &Pod)> = pods
+        .filter(|(_, pod)| is_outdated(pod, wanted) && pod.refused.is_none())
+        .map(|(ordinal, pod)| (*ordinal, pod))
+        .collect();
+    if outdated.is_empty() {
+        return None;
+    }
     if let Some(refused) = refused_version(observed, wanted) {
         return Some(Step::Blocked(refused));
     }
-    let mut held = outdated()
-        .filter(|(ordinal, _)| goes_with_its_pod(observed, *ordinal))
-        .filter_map(|(ordinal, _)| observed.member_at(ordinal));
-    let mut outdated: Vec<(Ordinal, &Pod)> = outdated()
-        .filter(|(ordinal, _)| {
-            !goes_with_its_pod(observed, *ordinal) || observed.member_at(*ordinal).is_none()
-        })
-        .collect();
-    let leads = |ordinal: Ordinal| observed.member_at(ordinal).is_some_and(|m| m.leader);
-    // A busy log is always a little ahead of its followers; that is no lag.
-    let lag = |ordinal: Ordinal| {
-        let entries = observed.member_at(ordinal).map_or(0, |m| m.lag_entries);
-        (entries > LAG_CAUGHT_UP_ENTRIES_MAX).then_some(entries)
-    };
-    // Pods that are not ready go first, then those that lag most, then from the highest ordinal
-    // down.
-    outdated.sort_by_key(|(ordinal, pod)| {
-        (
-            leads(*ordinal),
-            pod.ready,
-            Reverse(lag(*ordinal)),
-            Reverse(*ordinal),
-        )
-    });
-    let Some((ordinal, pod)) = outdated.first().copied() else {
-        let name = held.next()?.name.clone();
+    let free = outdated.iter().copied();
+    let free = free.filter(|(ordinal, _)| held_by_its_volume(observed, *ordinal).is_none());
+    let next = free.min_by_key(|(ordinal, pod)| turn(observed, *ordinal, pod));
+    let Some((ordinal, pod)) = next else {
+        let mut ordinals = outdated.iter().map(|(ordinal, _)| *ordinal);
+        let held = ordinals.find_map(|ordinal| held_by_its_volume(observed, ordinal))?;
+        let name = held.name.clone();
         return Some(Step::Blocked(Blocked::ClaimDeleted { name }));
     };
+    let member = observed.member_at(ordinal);
+    Some(match member.filter(|m| m.leader || m.reachable) {
+        Some(member) => restart_serving(observed, wanted, membership, member, (ordinal, pod)),
+        None => restart(ordinal, pod),
+    })
+}
 
-    let Some(member) = observed
-        .member_at(ordinal)
-        .filter(|m| m.leader || m.reachable)
-    else {
-        return Some(restart(ordinal, pod));
-    };
-    let others = membership
-        .members
-        .iter()
-        .filter(|other| other.id != member.id);
-    let Some(busy) = others.clone().find(|other| !observed.carries(other)) else {
-        let alone = membership.voters().count() == 1;
-        let survivors = others.filter(|other| other.voter).count();
-        let keeps_quorum = survivors >= quorum(membership.voters().count());
-        return Some(if member.leader && !alone {
-            hand_over(observed, membership, member, |_| true)
-        } else if keeps_quorum || !member.voter || (alone && wanted.replicas == 1) {
-            restart(ordinal, pod)
-        } else {
-            Step::Blocked(Blocked::Quorum {
-                name: member.name.clone(),
-            })
+/// The member of this place, if its volume would be deleted with its pod.
+fn held_by_its_volume(observed: &Observed, ordinal: Ordinal) -> Option<&Member> {
+    let member = observed.member_at(ordinal);
+    member.filter(|_| goes_with_its_pod(observed, ordinal))
+}
+
+/// In which order pods are restarted. The leader is last; of the others, those that are not ready
+/// go first, then those that lag most, then from the highest ordinal down.
+fn turn(observed: &Observed, ordinal: Ordinal, pod: &Pod) -> impl Ord + use<> {
+    let member = observed.member_at(ordinal);
+    let leads = member.is_some_and(|m| m.leader);
+    let entries = member.map_or(0, |m| m.lag_entries);
+    // A busy log is always a little ahead of its followers; that is no lag.
+    let lag = (entries > LAG_CAUGHT_UP_ENTRIES_MAX).then_some(entries);
+    (leads, pod.ready, Reverse(lag), Reverse(ordinal))
+}
+
+/// The next step towards the restart of a member that serves: the others serve too, somebody else
+/// leads, and a quorum is left.
+fn restart_serving(
+    observed: &Observed,
+    wanted: &Wanted,
+    membership: &Membership,
+    member: &Member,
+    (ordinal, pod): (Ordinal, &Pod),
+) -> Step {
+    let others = membership.members.iter();
+    let others = others.filter(|other| other.id != member.id);
+    if let Some(busy) = others.clone().find(|other| !observed.carries(other)) {
+        return Step::Wait(Waiting::Member {
+            name: busy.name.clone(),
         });
-    };
-    Some(Step::Wait(Waiting::Member {
-        name: busy.name.clone(),
-    }))
+    }
+    let voters = membership.voters().count();
+    let alone = voters == 1;
+    let keeps_quorum = others.filter(|other| other.voter).count() >= quorum(voters);
+    if member.leader && !alone {
+        hand_over(observed, membership, member, |_| true)
+    } else if keeps_quorum || !member.voter || (alone && wanted.replicas == 1) {
+        restart(ordinal, pod)
+    } else {
+        Step::Blocked(Blocked::Quorum {
+            name: member.name.clone(),
+        })
+    }
 }
 
 /// Not every image's tag is a version. Then the first updated member reports it, and no other is
