@@ -347,93 +347,112 @@ impl World {
     fn carry_out(&mut self, step: &Step) {
         match step {
             Step::Done | Step::Wait(_) | Step::Blocked(_) => {}
-            Step::Record(Record::NewCluster { folder_id, .. }) => {
+            Step::Record(record) => self.record(record),
+            Step::Object(step) => self.change_object(step),
+            Step::Membership(step) => self.change_membership(step),
+        }
+    }
+
+    fn record(&mut self, record: &Record) {
+        match record {
+            Record::NewCluster { folder_id, .. } => {
                 assert!(
                     self.recorded.is_none() && self.bootstrapped.is_none(),
                     "a second cluster"
                 );
                 self.recorded = Some((CLUSTER_ID, Some(folder_id.clone())));
             }
-            Step::Record(Record::Adopted { cluster_id }) => {
+            Record::Adopted { cluster_id } => {
                 self.recorded = Some((*cluster_id, None));
             }
-            Step::Membership(MembershipStep::Bootstrap {
-                ordinal, folder_id, ..
-            }) => self.bootstrap(*ordinal, folder_id),
-            Step::Membership(MembershipStep::AddLearner { ordinal, folder_id }) => {
-                self.add(*ordinal, folder_id, false);
-            }
-            Step::Membership(MembershipStep::Join {
-                ordinal,
-                member_id,
-                folder_id,
-            }) => {
-                let claim = self.claims.get_mut(ordinal).expect("a pod has a claim");
-                assert_eq!(claim.folder_id, *folder_id);
-                claim.member_id = Some(*member_id);
-            }
-            Step::Membership(MembershipStep::Promote { member_id, .. }) => {
-                let member = self
-                    .members
-                    .iter_mut()
-                    .find(|member| member.id == *member_id);
-                member.expect("a member").voter = true;
-            }
-            Step::Record(Record::Replacement {
+            Record::Replacement {
                 ordinal,
                 member_id,
                 voted,
                 ..
-            }) => self.record_replacement(*ordinal, *member_id, *voted),
-            Step::Object(ObjectStep::MarkClaim {
+            } => self.record_replacement(*ordinal, *member_id, *voted),
+        }
+    }
+
+    fn change_object(&mut self, step: &ObjectStep) {
+        match step {
+            ObjectStep::MarkClaim {
                 ordinal, identity, ..
-            }) => {
+            } => {
                 let claim = self.claims.get_mut(ordinal).expect("it was observed");
                 claim.marked_for = Some(*identity);
             }
-            Step::Membership(MembershipStep::Remove {
-                member_id,
-                why: Removal::DataDamaged | Removal::Crashing,
-                ..
-            }) if self.replaced.values().all(|r| r.member_id != *member_id) => {
-                panic!("{member_id} is given up, and nobody will know: {self:#?}")
-            }
-            Step::Membership(MembershipStep::Remove { member_id, .. }) => {
-                assert_ne!(self.leader, Some(*member_id), "a leader is not removed");
-                self.members.retain(|member| member.id != *member_id);
-            }
-            Step::Membership(MembershipStep::TransferLeader { member_id, .. }) => {
-                self.leader = Some(*member_id);
-            }
-            Step::Object(ObjectStep::RestartPod { ordinal, .. }) => {
+            ObjectStep::RestartPod { ordinal, .. } => {
                 let claim = self.claims.get(ordinal).expect("a pod has a claim");
                 let goes = claim.terminating && self.is_of_a_member(claim);
                 assert!(!goes, "a member's volume went with its pod: {self:#?}");
                 self.pods.remove(ordinal);
             }
-            Step::Object(ObjectStep::DeleteClaim { ordinal, keep, .. }) => {
-                let claim = self.claims.get(ordinal).expect("it was observed");
-                assert!(!self.is_of_a_member(claim), "a member's data was deleted");
-                let removed = claim.marked_for.expect("only what is marked is deleted");
-                let was_given_up = self.given_up.contains(&removed.member_id);
-                let may_go = keep.is_some() || self.is_done_without(*ordinal);
-                assert!(
-                    !was_given_up || may_go,
-                    "its volume goes before another votes: {self:#?}"
-                );
-                if let Some(volume) = keep {
-                    assert_eq!((volume.ordinal, volume.of), (*ordinal, removed));
-                    self.kept.push(OldVolume::clone(volume));
-                    if let Some(replaced) = self.replaced.get_mut(ordinal)
-                        && replaced.member_id == removed.member_id
-                    {
-                        replaced.kept_volume = Some(volume.name.clone());
-                    }
-                }
-                self.claims
-                    .get_mut(ordinal)
-                    .expect("it is there")
-                    .terminating = true;
+            ObjectStep::DeleteClaim { ordinal, keep, .. } => {
+                self.delete_removed(*ordinal, keep.as_deref());
+            }
+        }
+    }
+
+    /// The claim of a removed member, and its volume, unless that is kept.
+    fn delete_removed(&mut self, ordinal: u32, keep: Option<&OldVolume>) {
+        let claim = self.claims.get(&ordinal).expect("it was observed");
+        assert!(!self.is_of_a_member(claim), "a member's data was deleted");
+        let removed = claim.marked_for.expect("only what is marked is deleted");
+        let was_given_up = self.given_up.contains(&removed.member_id);
+        let may_go = keep.is_some() || self.is_done_without(ordinal);
+        assert!(
+            !was_given_up || may_go,
+            "its volume goes before another votes: {self:#?}"
+        );
+        if let Some(volume) = keep {
+            assert_eq!((volume.ordinal, volume.of), (ordinal, removed));
+            self.kept.push(volume.clone());
+            if let Some(replaced) = self.replaced.get_mut(&ordinal)
+                && replaced.member_id == removed.member_id
+            {
+                replaced.kept_volume = Some(volume.name.clone());
+            }
+        }
+        let claim = self.claims.get_mut(&ordinal).expect("it is there");
+        claim.terminating = true;
+    }
+
+    fn change_membership(&mut self, step: &MembershipStep) {
+        match step {
+            MembershipStep::Bootstrap {
+                ordinal, folder_id, ..
+            } => self.bootstrap(*ordinal, folder_id),
+            MembershipStep::AddLearner { ordinal, folder_id } => {
+                self.add(*ordinal, folder_id, false);
+            }
+            MembershipStep::Join {
+                ordinal,
+                member_id,
+                folder_id,
+            } => {
+                let claim = self.claims.get_mut(ordinal).expect("a pod has a claim");
+                assert_eq!(claim.folder_id, *folder_id);
+                claim.member_id = Some(*member_id);
+            }
+            MembershipStep::Promote { member_id, .. } => {
+                let mut members = self.members.iter_mut();
+                let member = members.find(|member| member.id == *member_id);
+                member.expect("a member").voter = true;
+            }
+            MembershipStep::Remove {
+                member_id,
+                why: Removal::DataDamaged | Removal::Crashing,
+                ..
+            } if self.replaced.values().all(|r| r.member_id != *member_id) => {
+                panic!("{member_id} is given up, and nobody will know: {self:#?}")
+            }
+            MembershipStep::Remove { member_id, .. } => {
+                assert_ne!(self.leader, Some(*member_id), "a leader is not removed");
+                self.members.retain(|member| member.id != *member_id);
+            }
+            MembershipStep::TransferLeader { member_id, .. } => {
+                self.leader = Some(*member_id);
             }
         }
     }
