@@ -1,6 +1,6 @@
 //! Steps and states as messages for conditions and events. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dengine_crds::reasons::cluster as reasons;
 
@@ -172,15 +172,7 @@ fn waiting(waiting: &Waiting, observed: &Observed) -> (&'static str, String) {
 pub(super) fn blocked(blocked: &Blocked) -> (&'static str, String) {
     match blocked {
         Blocked::ForeignData { names, cluster_ids } => {
-            let names: Vec<u32> = names.iter().copied().collect();
-            let ids: Vec<String> = cluster_ids.iter().map(u64::to_string).collect();
-            let message = format!(
-                "the volumes of {} belong to another cluster ({}); nothing is changed until they \
-                 are removed",
-                members(&names),
-                ids.join(", ")
-            );
-            (reasons::FOREIGN_DATA, message)
+            (reasons::FOREIGN_DATA, foreign_data(names, cluster_ids))
         }
         Blocked::AllEmpty => (
             reasons::QUORUM_LOST,
@@ -239,6 +231,17 @@ pub(super) fn blocked(blocked: &Blocked) -> (&'static str, String) {
             ),
         ),
     }
+}
+
+fn foreign_data(names: &BTreeSet<Ordinal>, cluster_ids: &BTreeSet<u64>) -> String {
+    let names: Vec<Ordinal> = names.iter().copied().collect();
+    let ids: Vec<String> = cluster_ids.iter().map(u64::to_string).collect();
+    format!(
+        "the volumes of {} belong to another cluster ({}); nothing is changed until they are \
+         removed",
+        members(&names),
+        ids.join(", ")
+    )
 }
 
 /// What happens to a volume whose claim was deleted while its member runs.

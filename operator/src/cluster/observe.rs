@@ -66,27 +66,7 @@ pub(crate) async fn observe(
     let size = ordinals_max(stateful_set.as_deref());
     let pods = of_cluster(&caches.pods, cluster, size, names::cluster::pod);
     let claims = of_cluster(&caches.claims, cluster, size, names::cluster::claim);
-    let mut addresses: BTreeMap<Ordinal, String> = pods
-        .iter()
-        .filter_map(|(ordinal, pod)| Some((*ordinal, address(pod)?)))
-        .collect();
-
-    let asked = addresses.iter().map(|(ordinal, ip)| {
-        let ready = pods.get(ordinal).is_some_and(|pod| is_ready(pod));
-        async move { (*ordinal, members.status(ip, ready).await) }
-    });
-    let mut answers: BTreeMap<Ordinal, v1::StatusResponse> = join_all(asked)
-        .await
-        .into_iter()
-        .filter_map(|(ordinal, status)| Some((ordinal, status?)))
-        .collect();
-    answers.retain(|ordinal, answer| {
-        let own = is_from(cluster, *ordinal, answer);
-        if !own {
-            addresses.remove(ordinal);
-        }
-        own
-    });
+    let (addresses, answers) = ask(members, cluster, &pods).await;
 
     let (name, namespace) = (&cluster.name, &cluster.namespace);
     let standing = standing(caches, name, namespace, &cluster.owner.uid);
@@ -111,20 +91,13 @@ pub(crate) async fn observe(
             .iter()
             .map(|(ordinal, pod)| {
                 let claim = claims.get(ordinal).map(AsRef::as_ref);
-                let own_ends = context.ends.of(pod);
-                let mut seen = view(pod, claim, answers.get(ordinal), own_ends, &now);
-                seen.of_another = is_of_another(pod, set);
-                seen.refused = refused_steps::of(context, &seen.uid);
-                (*ordinal, seen)
+                let answer = answers.get(ordinal);
+                (*ordinal, view(context, pod, claim, answer, set, &now))
             })
             .collect(),
         claims: claims
             .iter()
-            .map(|(ordinal, claim)| {
-                let mut claim = claim_view(claim);
-                claim.refused = refused_steps::of(context, &claim.uid);
-                (*ordinal, claim)
-            })
+            .map(|(ordinal, claim)| (*ordinal, claim_view(context, claim)))
             .collect(),
         membership,
         refused,
@@ -138,6 +111,39 @@ pub(crate) async fn observe(
         stateful_set,
         claims,
     }
+}
+
+/// Asks every pod that runs. Returns the addresses, but for those at which the member of another
+/// pod answered, and the answers.
+async fn ask(
+    members: &Members,
+    cluster: &Cluster,
+    pods: &BTreeMap<Ordinal, std::sync::Arc<core::Pod>>,
+) -> (
+    BTreeMap<Ordinal, String>,
+    BTreeMap<Ordinal, v1::StatusResponse>,
+) {
+    let mut addresses: BTreeMap<Ordinal, String> = pods
+        .iter()
+        .filter_map(|(ordinal, pod)| Some((*ordinal, address(pod)?)))
+        .collect();
+    let asked = addresses.iter().map(|(ordinal, ip)| {
+        let ready = pods.get(ordinal).is_some_and(|pod| is_ready(pod));
+        async move { (*ordinal, members.status(ip, ready).await) }
+    });
+    let mut answers: BTreeMap<Ordinal, v1::StatusResponse> = join_all(asked)
+        .await
+        .into_iter()
+        .filter_map(|(ordinal, status)| Some((ordinal, status?)))
+        .collect();
+    answers.retain(|ordinal, answer| {
+        let own = is_from(cluster, *ordinal, answer);
+        if !own {
+            addresses.remove(ordinal);
+        }
+        own
+    });
+    (addresses, answers)
 }
 
 /// What the StatefulSet records about the cluster, or its claims while there is none. The
@@ -260,23 +266,25 @@ fn is_ready(pod: &core::Pod) -> bool {
 }
 
 fn view(
+    context: &Context,
     pod: &core::Pod,
     claim: Option<&core::PersistentVolumeClaim>,
     answer: Option<&v1::StatusResponse>,
-    own_ends: u32,
+    set: Option<&StatefulSet>,
     now: &Time,
 ) -> Pod {
+    let uid = pod.uid().unwrap_or_default();
     Pod {
-        uid: pod.uid().unwrap_or_default(),
         terminating: pod.metadata.deletion_timestamp.is_some(),
-        of_another: false,
+        of_another: is_of_another(pod, set),
         ready: is_ready(pod),
         template_hash: pod.annotations().get(annotations::TEMPLATE_HASH).cloned(),
         report: answer.map(report),
         trouble: trouble(pod, claim, now),
         silent: silent(pod, now).filter(|_| answer.is_none()),
-        broken: broken(pod, own_ends),
-        refused: None,
+        broken: broken(pod, context.ends.of(pod)),
+        refused: refused_steps::of(context, &uid),
+        uid,
     }
 }
 
@@ -297,9 +305,9 @@ fn report(status: &v1::StatusResponse) -> Report {
     }
 }
 
-fn claim_view(claim: &core::PersistentVolumeClaim) -> Claim {
+fn claim_view(context: &Context, claim: &core::PersistentVolumeClaim) -> Claim {
+    let uid = claim.uid().unwrap_or_default();
     Claim {
-        uid: claim.uid().unwrap_or_default(),
         marked_for: claim
             .annotations()
             .get(annotations::REMOVED_MEMBER)
@@ -314,7 +322,8 @@ fn claim_view(claim: &core::PersistentVolumeClaim) -> Claim {
             .as_ref()
             .and_then(|spec| spec.volume_name.clone()),
         empty: is_surely_empty(claim),
-        refused: None,
+        refused: refused_steps::of(context, &uid),
+        uid,
     }
 }
 
