@@ -29,7 +29,7 @@ use crate::apply::{ApplyError, ensure, exactly, gone_or_done, is_code};
 use crate::cluster::bystander;
 use crate::context::{Context, Event, now};
 use crate::status_writer;
-use plan::{Ending, Step};
+use plan::{Ending, Observed, Step};
 use resources::{Benchmark, job, role, role_binding, service_account};
 use status::Outcome;
 use turns::Turns;
@@ -122,24 +122,7 @@ pub async fn reconcile(
     }
     runs::prune(context, &resource).await?;
     runs::let_go(context, &resource, &turns.jobs).await?;
-    if let Some(skipped) = &observed.skipped {
-        let event = Event::warning(events::RUN_SKIPPED, skipped.message.clone());
-        context.publish(&resource.object_ref(&()), &event).await;
-    }
-    if let Some(ending) = ending_of(&outcome) {
-        let note = format!(
-            "run {}: {}",
-            status.run_id.unwrap_or_default(),
-            ending.message
-        );
-        let warning = ending.phase != BenchmarkPhase::Succeeded;
-        let event = Event {
-            reason: events::RUN_FINISHED,
-            note,
-            warning,
-        };
-        context.publish(&resource.object_ref(&()), &event).await;
-    }
+    tell(context, &resource, &outcome, &observed, &status).await;
     let again = again(&outcome);
     let due = observe::due_in(&resource, observed.next, &now).unwrap_or(again);
     Ok(Action::requeue(again.min(due)))
@@ -163,6 +146,30 @@ fn benchmark(
         run_id: status.and_then(|s| s.run_id.clone()).unwrap_or_default(),
         leg: status.and_then(|s| s.leg).unwrap_or(Leg::Target),
         spec,
+    }
+}
+
+/// Events of runs that were skipped, and of the one that just ended.
+async fn tell(
+    context: &Context,
+    resource: &DEngineBenchmark,
+    outcome: &Outcome,
+    observed: &Observed,
+    status: &DEngineBenchmarkStatus,
+) {
+    let about = resource.object_ref(&());
+    if let Some(skipped) = &observed.skipped {
+        let event = Event::warning(events::RUN_SKIPPED, skipped.message.clone());
+        context.publish(&about, &event).await;
+    }
+    if let Some(ending) = ending_of(outcome) {
+        let run = status.run_id.as_deref().unwrap_or_default();
+        let event = Event {
+            reason: events::RUN_FINISHED,
+            note: format!("run {run}: {}", ending.message),
+            warning: ending.phase != BenchmarkPhase::Succeeded,
+        };
+        context.publish(&about, &event).await;
     }
 }
 

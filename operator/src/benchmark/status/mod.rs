@@ -130,34 +130,7 @@ fn take(
                 conditions.set(types::COMPLETE, State::no(reason, "waiting for the target"));
             }
         }
-        Step::Record => {
-            let run_id = observed.wanted_run.clone();
-            let of_spec = run_id == resource.spec.run_id;
-            *status = DEngineBenchmarkStatus {
-                spec_run_id: if of_spec {
-                    Some(run_id.clone())
-                } else {
-                    status.spec_run_id.take()
-                },
-                observed_generation: status.observed_generation,
-                phase: Some(BenchmarkPhase::Pending),
-                measures: Some(measures(resource)),
-                leg: Some(Leg::Target),
-                job_name: Some(names::benchmark::job(&resource.name_any(), &run_id)),
-                run_id: Some(run_id),
-                skipped_runs: status.skipped_runs,
-                ..DEngineBenchmarkStatus::default()
-            };
-            conditions.set(types::TARGET_READY, target_is_ready());
-            conditions.set(
-                types::COMPLETE,
-                State::no(reasons::STARTING, "the Job is about to be created"),
-            );
-            conditions.set(
-                types::FAILED,
-                State::no(reasons::STARTING, "the Job is about to be created"),
-            );
-        }
+        Step::Record => record(status, conditions, resource, observed),
         Step::NextLeg => {
             let run_id = status.run_id.clone().unwrap_or_default();
             let rival = names::benchmark::rival(&run_id);
@@ -184,6 +157,36 @@ fn take(
         Step::Done => end_of_waiting(conditions, observed),
         Step::BackOff { .. } | Step::Expire => {}
     }
+}
+
+/// The status of a run that is about to start. Nothing is left in it of the run before.
+fn record(
+    status: &mut DEngineBenchmarkStatus,
+    conditions: &mut Conditions,
+    resource: &DEngineBenchmark,
+    observed: &Observed,
+) {
+    let run_id = observed.wanted_run.clone();
+    let of_spec = run_id == resource.spec.run_id;
+    *status = DEngineBenchmarkStatus {
+        spec_run_id: if of_spec {
+            Some(run_id.clone())
+        } else {
+            status.spec_run_id.take()
+        },
+        observed_generation: status.observed_generation,
+        phase: Some(BenchmarkPhase::Pending),
+        measures: Some(measures(resource)),
+        leg: Some(Leg::Target),
+        job_name: Some(names::benchmark::job(&resource.name_any(), &run_id)),
+        run_id: Some(run_id),
+        skipped_runs: status.skipped_runs,
+        ..DEngineBenchmarkStatus::default()
+    };
+    conditions.set(types::TARGET_READY, target_is_ready());
+    let starting = || State::no(reasons::STARTING, "the Job is about to be created");
+    conditions.set(types::COMPLETE, starting());
+    conditions.set(types::FAILED, starting());
 }
 
 /// The edit that a run waited for was reverted. That a run was skipped stays true.
