@@ -97,18 +97,25 @@ fn answers_survive_a_restart() {
     assert_eq!(machine.revision(), Revision(2));
 }
 
-#[test]
-fn replies_round_trip() {
-    let mut machine = machine();
-    let session = open(&mut machine);
-    run(&mut machine, [put("b", "x")]);
+/// Commands with every kind of answer that a session keeps, if a session was opened and `b` is "x".
+fn with_every_answer() -> [Command; 9] {
+    let put_a = BatchOperation::Put {
+        key: bytes("a"),
+        value: bytes("3"),
+        prev_kv: true,
+        ttl_ms: 5,
+    };
+    let delete_b = BatchOperation::Delete {
+        keys: KeyRange::One(bytes("b")),
+        prev_kv: true,
+    };
     let get = |keys_only| BatchOperation::Get {
         keys: KeyRange::From(bytes("a")),
         limit: 1,
         keys_only,
         count_only: false,
     };
-    let commands = [
+    [
         put("a", "1"),
         put("a", "2"),
         super::delete("a"),
@@ -122,44 +129,24 @@ fn replies_round_trip() {
             ttl_ms: 7,
         },
         Command::Batch(Batch {
-            then: vec![
-                BatchOperation::Put {
-                    key: bytes("a"),
-                    value: bytes("3"),
-                    prev_kv: true,
-                    ttl_ms: 5,
-                },
-                get(true),
-                BatchOperation::Delete {
-                    keys: KeyRange::One(bytes("b")),
-                    prev_kv: true,
-                },
-                get(false),
-            ],
+            then: vec![put_a.clone(), get(true), delete_b.clone(), get(false)],
             ..Batch::default()
         }),
         Command::Batch(Batch {
-            then: vec![
-                BatchOperation::Delete {
-                    keys: KeyRange::One(bytes("b")),
-                    prev_kv: true,
-                };
-                2
-            ],
-            otherwise: vec![
-                BatchOperation::Put {
-                    key: bytes("a"),
-                    value: bytes("3"),
-                    prev_kv: true,
-                    ttl_ms: 5,
-                };
-                2
-            ],
+            then: vec![delete_b; 2],
+            otherwise: vec![put_a; 2],
             ..Batch::default()
         }),
-    ];
+    ]
+}
+
+#[test]
+fn replies_round_trip() {
+    let mut machine = machine();
+    let session = open(&mut machine);
+    run(&mut machine, [put("b", "x")]);
     let requests: Vec<_> = (1..)
-        .zip(commands)
+        .zip(with_every_answer())
         .map(|(sequence, command)| stamped(session, sequence, 0, command))
         .collect();
     let first: Vec<_> = requests

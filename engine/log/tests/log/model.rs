@@ -165,57 +165,13 @@ impl Model {
                 bytes,
                 term,
                 commit,
-            } => {
-                let mut hard_state = self.now().hard_state;
-                hard_state.term = Term(hard_state.term.0.max(1) + term);
-                if term > 0 {
-                    hard_state.vote = MemberId(0);
-                }
-                let first = self.now().last().index.next();
-                let entries = self.entries(first, hard_state.term, entries, bytes);
-                let last = first.0 + entries.len() as u64 - 1;
-                let commit_most = last.saturating_sub(commit as u64);
-                hard_state.commit = hard_state.commit.max(Index(commit_most.min(last)));
-                self.append(&Batch {
-                    hard_state: Some(hard_state),
-                    entries,
-                });
-            }
+            } => self.extend(entries, bytes, term, commit),
             Step::Overwrite {
                 back,
                 entries,
                 bytes,
-            } => {
-                let Content {
-                    hard_state, base, ..
-                } = *self.now();
-                let least = base.index.max(hard_state.commit).next();
-                let last = self.now().last().index;
-                let first = Index((last.0 + 1).saturating_sub(back as u64)).max(least);
-                let term = hard_state.term.0.max(1) + 1;
-                let hard_state = HardState {
-                    term: Term(term),
-                    vote: MemberId(0),
-                    ..hard_state
-                };
-                let entries = self.entries(first, hard_state.term, entries, bytes);
-                self.append(&Batch {
-                    hard_state: Some(hard_state),
-                    entries,
-                });
-            }
-            Step::Vote { member } => {
-                let HardState { term, commit, .. } = self.now().hard_state;
-                let vote = HardState {
-                    term: Term(term.0 + 1),
-                    vote: MemberId(member),
-                    commit,
-                };
-                self.append(&Batch {
-                    hard_state: Some(vote),
-                    entries: Vec::new(),
-                });
-            }
+            } => self.overwrite(back, entries, bytes),
+            Step::Vote { member } => self.vote(MemberId(member)),
             Step::Sync => {
                 let synced = self.log.sync();
                 self.after(synced.map(|()| true));
@@ -237,6 +193,58 @@ impl Model {
             Step::FailWrite { after } => self.disk.fail_write_after(after),
             Step::FullDisk => self.disk.set_space_bytes(Some(0)),
         }
+    }
+
+    /// Appends behind the last entry, in this or a later term.
+    fn extend(&mut self, entries: usize, bytes: usize, later: u64, commit: usize) {
+        let mut hard_state = self.now().hard_state;
+        hard_state.term = Term(hard_state.term.0.max(1) + later);
+        if later > 0 {
+            hard_state.vote = MemberId(0);
+        }
+        let first = self.now().last().index.next();
+        let entries = self.entries(first, hard_state.term, entries, bytes);
+        let last = first.0 + entries.len() as u64 - 1;
+        let commit_most = last.saturating_sub(commit as u64);
+        hard_state.commit = hard_state.commit.max(Index(commit_most.min(last)));
+        self.append(&Batch {
+            hard_state: Some(hard_state),
+            entries,
+        });
+    }
+
+    /// Replaces the last entries that are not committed, in the next term.
+    fn overwrite(&mut self, back: usize, entries: usize, bytes: usize) {
+        let Content {
+            hard_state, base, ..
+        } = *self.now();
+        let least = base.index.max(hard_state.commit).next();
+        let last = self.now().last().index;
+        let first = Index((last.0 + 1).saturating_sub(back as u64)).max(least);
+        let term = hard_state.term.0.max(1) + 1;
+        let hard_state = HardState {
+            term: Term(term),
+            vote: MemberId(0),
+            ..hard_state
+        };
+        let entries = self.entries(first, hard_state.term, entries, bytes);
+        self.append(&Batch {
+            hard_state: Some(hard_state),
+            entries,
+        });
+    }
+
+    fn vote(&mut self, member: MemberId) {
+        let HardState { term, commit, .. } = self.now().hard_state;
+        let vote = HardState {
+            term: Term(term.0 + 1),
+            vote: member,
+            commit,
+        };
+        self.append(&Batch {
+            hard_state: Some(vote),
+            entries: Vec::new(),
+        });
     }
 
     fn entries(&mut self, first: Index, term: Term, count: usize, bytes: usize) -> Vec<Entry> {
