@@ -94,6 +94,16 @@ pub struct Consensus<L: LogRead> {
     state: State,
 }
 
+/// From which tick on a member votes that starts in this term. Whoever never knew a term has
+/// acknowledged nothing yet.
+fn votes_from(config: &ConsensusConfig, term: Term) -> u64 {
+    match term {
+        Term(0) => 0,
+        Term(_) if planted!(RestartedVoterDoesNotWait) => 0,
+        Term(_) => config.silent_ticks(),
+    }
+}
+
 impl<L: LogRead> Consensus<L> {
     /// Starts as a follower that knows no leader; as a candidate, if it is the only voter.
     ///
@@ -152,12 +162,7 @@ impl<L: LogRead> Consensus<L> {
             tick: 0,
             now: Moment(0),
             terms: TermBudget::default(),
-            // Whoever never knew a term has acknowledged nothing yet.
-            votes_from: match hard_state.term {
-                Term(0) => 0,
-                Term(_) if planted!(RestartedVoterDoesNotWait) => 0,
-                Term(_) => config.silent_ticks(),
-            },
+            votes_from: votes_from(&config, hard_state.term),
             stands_from: config.hesitation_ticks(),
             contradictions: Contradictions::default(),
             timeouts: 0,

@@ -110,24 +110,11 @@ fn command(cluster: &mut Cluster, line: &str) {
         ("timeout", [_]) => timeout(cluster, id()),
         ("elect", [_]) => elect(cluster, id()),
         ("deliver", []) => cluster.deliver_all(),
-        ("deliver", [link]) => {
-            let link = parse_link(link);
-            let count = cluster.links.get(&link).map_or(0, VecDeque::len);
-            (0..count).for_each(|_| assert!(cluster.deliver_one(link, true)));
-        }
+        ("deliver", [link]) => deliver(cluster, parse_link(link)),
         ("lose", []) => cluster.links.clear(),
         ("lose", [link]) => drop(cluster.links.remove(&parse_link(link))),
-        ("delay", [link]) => {
-            let link = parse_link(link);
-            let oldest = cluster.links.get_mut(&link).and_then(VecDeque::pop_front);
-            let oldest = oldest.expect("a message is on the link");
-            cluster.held.insert(link, oldest);
-        }
-        ("arrive", [link]) => {
-            let link = parse_link(link);
-            let held = cluster.held.remove(&link).expect("a message was delayed");
-            cluster.links.entry(link).or_default().push_back(held);
-        }
+        ("delay", [link]) => delay(cluster, parse_link(link)),
+        ("arrive", [link]) => arrive(cluster, parse_link(link)),
         ("cut", [what]) => cut(cluster, what),
         ("heal", []) => cluster.cut.clear(),
         ("wire", []) => show_wire(cluster),
@@ -152,12 +139,7 @@ fn command(cluster: &mut Cluster, line: &str) {
             let held = cluster.member(id()).consensus.held_messages();
             cluster.note(id(), format_args!("holds {held} messages"));
         }
-        ("heard", [_]) => {
-            let mut progress = cluster.member(id()).consensus.progress();
-            progress.retain(|member| member.recently_active);
-            let heard: Vec<_> = progress.iter().map(|p| p.member.to_string()).collect();
-            cluster.note(id(), format_args!("heard from {}", heard.join(", ")));
-        }
+        ("heard", [_]) => show_heard(cluster, id()),
         ("state", args) => show_state(cluster, args),
         _ => panic!("no command {line:?}"),
     }
@@ -300,6 +282,23 @@ fn elect(cluster: &mut Cluster, id: u64) {
     cluster.note(id, describe_state(state));
 }
 
+/// All that is on this link now.
+fn deliver(cluster: &mut Cluster, link: Link) {
+    let count = cluster.links.get(&link).map_or(0, VecDeque::len);
+    (0..count).for_each(|_| assert!(cluster.deliver_one(link, true)));
+}
+
+fn delay(cluster: &mut Cluster, link: Link) {
+    let oldest = cluster.links.get_mut(&link).and_then(VecDeque::pop_front);
+    let oldest = oldest.expect("a message is on the link");
+    cluster.held.insert(link, oldest);
+}
+
+fn arrive(cluster: &mut Cluster, link: Link) {
+    let held = cluster.held.remove(&link).expect("a message was delayed");
+    cluster.links.entry(link).or_default().push_back(held);
+}
+
 fn cut(cluster: &mut Cluster, what: &str) {
     if what.contains("->") {
         cluster.cut.insert(parse_link(what));
@@ -325,6 +324,13 @@ fn show_wire(cluster: &mut Cluster) {
     for message in messages {
         writeln!(cluster.transcript, "{message}").unwrap();
     }
+}
+
+fn show_heard(cluster: &mut Cluster, id: u64) {
+    let mut progress = cluster.member(id).consensus.progress();
+    progress.retain(|member| member.recently_active);
+    let heard: Vec<_> = progress.iter().map(|p| p.member.to_string()).collect();
+    cluster.note(id, format_args!("heard from {}", heard.join(", ")));
 }
 
 fn show_state(cluster: &mut Cluster, args: &[&str]) {
