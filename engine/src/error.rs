@@ -225,33 +225,57 @@ mod tests {
         std::io::Error::other("Input/output error")
     }
 
-    #[test]
-    fn a_disk_that_fails_says_nothing_against_the_folder_and_damage_does() {
-        let at_disk = || DiskError::new("write", "log".as_ref(), io_error());
-        let log = |source| StartError::Log {
+    fn at_disk() -> DiskError {
+        DiskError::new("write", "log".as_ref(), io_error())
+    }
+
+    fn log(source: impl std::error::Error + Send + Sync + 'static) -> StartError {
+        StartError::Log {
             path: "/data/log".into(),
-            source,
-        };
-        let state = |source| StartError::State {
+            source: Box::new(source),
+        }
+    }
+
+    fn state(source: StoreError) -> StartError {
+        StartError::State {
             path: "/data/state".into(),
             source,
-        };
-        let failed = StoreError::Failed {
-            doing: "opening its folder",
-            reason: "Input/output error".to_owned(),
-        };
-        let no_space = StoreError::NoSpace {
-            doing: "opening its folder",
-            reason: "No space left on device".to_owned(),
-        };
+        }
+    }
+
+    fn missing() -> LogError {
+        LogError::Missing {
+            dir: "/data/log".into(),
+        }
+    }
+
+    fn corrupt() -> StoreError {
+        StoreError::Corrupt("a block".to_owned())
+    }
+
+    /// What a store says whose disk fails, and one whose disk is full.
+    fn at_the_stores_disk() -> [StoreError; 2] {
+        [
+            StoreError::Failed {
+                doing: "opening its folder",
+                reason: "Input/output error".to_owned(),
+            },
+            StoreError::NoSpace {
+                doing: "opening its folder",
+                reason: "No space left on device".to_owned(),
+            },
+        ]
+    }
+
+    #[test]
+    fn a_disk_that_fails_at_the_start_says_nothing_against_the_folder_and_damage_does() {
+        let [failed, no_space] = at_the_stores_disk();
         for error in [
-            log(Box::new(at_disk())),
-            log(Box::new(LogError::NoSpace(at_disk()))),
-            log(Box::new(LogError::Poisoned(Box::new(LogError::Disk(
-                at_disk(),
-            ))))),
-            state(failed.clone()),
-            state(no_space.clone()),
+            log(at_disk()),
+            log(LogError::NoSpace(at_disk())),
+            log(LogError::Poisoned(Box::new(LogError::Disk(at_disk())))),
+            state(failed),
+            state(no_space),
             StartError::DataDir(DataDirError::NotADirectory {
                 path: "/data".into(),
                 file: "/data".into(),
@@ -261,27 +285,23 @@ mod tests {
             assert!(error.is_of_the_environment(), "{error}");
             assert!(!error.needs_replacement(), "{error}");
         }
-        let missing = LogError::Missing {
-            dir: "/data/log".into(),
-        };
-        let corrupt = || StoreError::Corrupt("a block".to_owned());
         // A cut or a read failed first, and the caller of the next step hears of it.
-        let after = LogError::Poisoned(Box::new(LogError::Missing {
-            dir: "/data/log".into(),
-        }));
-        for error in [
-            log(Box::new(missing)),
-            log(Box::new(after)),
-            state(corrupt()),
-        ] {
+        let after = LogError::Poisoned(Box::new(missing()));
+        for error in [log(missing()), log(after), state(corrupt())] {
             assert!(!error.is_of_the_environment(), "{error}");
             assert!(error.needs_replacement(), "{error}");
         }
-        let full = log(Box::new(LogError::NoSpace(at_disk())));
+    }
+
+    #[test]
+    fn a_disk_that_fails_while_it_runs_says_nothing_against_the_folder_and_damage_does() {
+        let [failed, no_space] = at_the_stores_disk();
+        let of_log = |error| Fatal::Log(Arc::new(error));
         for fatal in [
             Fatal::State(failed),
             Fatal::State(no_space),
-            Fatal::Restart(Arc::new(full)),
+            Fatal::Restart(Arc::new(log(LogError::NoSpace(at_disk())))),
+            of_log(LogError::Disk(at_disk())),
         ] {
             assert!(fatal.is_of_the_environment(), "{fatal}");
             assert!(!fatal.needs_replacement(), "{fatal}");
@@ -295,9 +315,6 @@ mod tests {
                 "{fatal}"
             );
         }
-        let of_log = |error| Fatal::Log(Arc::new(error));
-        let failed = of_log(LogError::Disk(at_disk()));
-        assert!(failed.is_of_the_environment() && !failed.needs_replacement());
         let bug = of_log(LogError::InvalidBatch("a hole".into()));
         for bug in [Fatal::Panicked("applier"), bug] {
             assert!(!bug.is_of_the_environment() && !bug.needs_replacement());
