@@ -192,17 +192,8 @@ pub async fn serve(
         shed: Box::new(move || heaviest.shed()),
     };
     memory::watch_over(remedies, stop.clone()).map_err(ServeError::Threads)?;
-    let most = files::most(Use::SidePort, MONITOR_CONNECTIONS_MAX);
-    let monitor = monitor::serve(
-        Incoming::new(
-            listeners.monitor,
-            Connections::new(most, WhenFull::MakeRoom, &sources.for_probes()),
-        ),
-        node.clone(),
-        health.service(),
-        metrics,
-        stop.clone(),
-    );
+    let monitor_port = (listeners.monitor, &sources);
+    let monitor = serve_monitor(node.clone(), monitor_port, &health, metrics, stop.clone());
     let forwarder = Forwarder::new(&config.limits);
     let leader = {
         let node = node.clone();
@@ -236,10 +227,6 @@ pub async fn serve(
     };
     let client_port = (listeners.client, &sources);
     let clients = serve_clients(clients, config, client_port, &health, calls, stop.clone());
-    let monitor = async {
-        monitor.await;
-        Ok(())
-    };
     let served = async { tokio::try_join!(clients, admins, monitor) };
     let served = tokio::select! {
         served = served => served,
@@ -308,6 +295,20 @@ async fn serve_clients(
 fn connections_max(limits: &Limits) -> usize {
     let wanted = limits.max_connections.saturating_mul(CONNECTION_BYTES);
     memory::most(memory::Use::Connections, wanted, CONNECTION_BYTES) / CONNECTION_BYTES
+}
+
+async fn serve_monitor(
+    node: Node,
+    (listener, sources): (TcpListener, &Sources),
+    health: &HealthReport,
+    metrics: PrometheusHandle,
+    stop: CancellationToken,
+) -> Result<(), ServeError> {
+    let most = files::most(Use::SidePort, MONITOR_CONNECTIONS_MAX);
+    let connections = Connections::new(most, WhenFull::MakeRoom, &sources.for_probes());
+    let incoming = Incoming::new(listener, connections);
+    monitor::serve(incoming, node, health.service(), metrics, stop).await;
+    Ok(())
 }
 
 async fn serve_admin(
