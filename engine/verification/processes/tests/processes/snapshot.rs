@@ -17,6 +17,7 @@ use dengine_protocol::v1::{GetRequest, PutRequest};
 use dengine_snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId};
 use dengine_types::{ClusterId, Index, Term};
 use futures::{StreamExt as _, stream};
+use tonic::Code;
 
 use crate::harness::{Cluster, Disk, Member, becomes, eventually, hand_over};
 
@@ -405,7 +406,7 @@ impl Liar {
     }
 
     /// Sends these frames and returns how the victim ended the stream.
-    async fn send(&self, kinds: Vec<Kind>) -> tonic::Code {
+    async fn send(&self, kinds: Vec<Kind>) -> Code {
         let frames = kinds
             .into_iter()
             .map(|kind| SnapshotFrame { kind: Some(kind) });
@@ -465,26 +466,37 @@ fn chunk(file: u32, offset: u64, content: Vec<u8>) -> Kind {
     })
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_lies_about_a_snapshot_is_refused_and_fills_no_disk() {
-    use tonic::Code;
-    let cluster = Cluster::form_with(3, |member| {
-        bounded(member);
-        member.add_args(["--snapshot-max-bytes=1000000"]);
-    })
-    .await;
-    let client = cluster.client().await;
-    fill(&client, 0..10).await;
-    let victim = &cluster.members[cluster.follower().await];
-    let peer = &cluster.members[cluster.leader().await];
-    let liar = Liar::new(victim, peer).await;
+/// What a liar sends, and how its victim ends the stream.
+type Lie = (Vec<Kind>, Code);
+
+fn small(liar: &Liar) -> Kind {
+    liar.offer(&[("CURRENT", 100), ("b", 100)])
+}
+
+fn end() -> Kind {
+    Kind::End(SnapshotEnd {})
+}
+
+/// Lies about who they are.
+fn lies_about_the_peer(liar: &Liar) -> Vec<Lie> {
     let stranger = |change: fn(&mut Hello)| {
         let mut hello = liar.hello.clone();
         change(&mut hello);
-        Kind::Hello(hello)
+        vec![Kind::Hello(hello), small(liar)]
     };
-    let small = || liar.offer(&[("CURRENT", 100), ("b", 100)]);
-    let end = || Kind::End(SnapshotEnd {});
+    vec![
+        (vec![small(liar)], Code::InvalidArgument),
+        (stranger(|h| h.cluster_id ^= 1), Code::FailedPrecondition),
+        (stranger(|h| h.to ^= 8), Code::FailedPrecondition),
+        (
+            stranger(|h| h.folder_id.push('x')),
+            Code::FailedPrecondition,
+        ),
+    ]
+}
+
+/// Lies about what they have.
+fn lies_about_the_snapshot(liar: &Liar) -> Vec<Lie> {
     let mut damaged = liar.offer(&[("CURRENT", 100)]);
     if let Kind::Offer(offer) = &mut damaged {
         let mut bytes = offer.manifest.to_vec();
@@ -498,67 +510,54 @@ async fn a_peer_that_lies_about_a_snapshot_is_refused_and_fills_no_disk() {
             ..liar.hello.clone()
         },
     };
-    let lies = [
-        // Who they are.
-        (vec![small()], Code::InvalidArgument),
-        (
-            vec![stranger(|h| h.cluster_id ^= 1), small()],
-            Code::FailedPrecondition,
-        ),
-        (
-            vec![stranger(|h| h.to ^= 8), small()],
-            Code::FailedPrecondition,
-        ),
-        (
-            vec![stranger(|h| h.folder_id.push('x')), small()],
-            Code::FailedPrecondition,
-        ),
-        // What they have.
+    let offers = |offer| vec![liar.hello(), offer];
+    let foreign = other_cluster.offer(&[("a", 1)]);
+    let too_large = |bytes| liar.offer(&[("a", bytes)]);
+    vec![
         (vec![liar.hello()], Code::Cancelled),
-        (vec![liar.hello(), end()], Code::InvalidArgument),
-        (vec![liar.hello(), damaged], Code::InvalidArgument),
-        (
-            vec![liar.hello(), other_cluster.offer(&[("a", 1)])],
-            Code::FailedPrecondition,
-        ),
-        (
-            vec![liar.hello(), liar.offer(&[("a", 1_000_001)])],
-            Code::ResourceExhausted,
-        ),
-        (
-            vec![liar.hello(), liar.offer(&[("a", u64::MAX)])],
-            Code::ResourceExhausted,
-        ),
-        // What they send of it.
-        (vec![liar.hello(), small()], Code::Cancelled),
-        (vec![liar.hello(), small(), small()], Code::InvalidArgument),
-        (vec![liar.hello(), small(), end()], Code::Unavailable),
-        (
-            vec![liar.hello(), small(), chunk(1, 0, vec![1; 100])],
-            Code::InvalidArgument,
-        ),
-        (
-            vec![liar.hello(), small(), chunk(0, 50, vec![1; 50])],
-            Code::InvalidArgument,
-        ),
-        (
-            vec![liar.hello(), small(), chunk(0, 0, vec![1; 101])],
-            Code::InvalidArgument,
-        ),
-        (
-            vec![liar.hello(), small(), chunk(0, 0, Vec::new())],
-            Code::InvalidArgument,
-        ),
-        (
-            vec![liar.hello(), small(), chunk(0, 0, vec![1; 2 << 20])],
-            Code::InvalidArgument,
-        ),
-        (
-            vec![liar.hello(), small(), chunk(0, 0, vec![1; 100])],
-            Code::DataLoss,
-        ),
+        (offers(end()), Code::InvalidArgument),
+        (offers(damaged), Code::InvalidArgument),
+        (offers(foreign), Code::FailedPrecondition),
+        (offers(too_large(1_000_001)), Code::ResourceExhausted),
+        (offers(too_large(u64::MAX)), Code::ResourceExhausted),
+    ]
+}
+
+/// Lies about what they send of it.
+fn lies_about_the_content(liar: &Liar) -> Vec<Lie> {
+    let sends = |kind| vec![liar.hello(), small(liar), kind];
+    let sends_chunk = |file, offset, content| sends(chunk(file, offset, content));
+    vec![
+        (vec![liar.hello(), small(liar)], Code::Cancelled),
+        (sends(small(liar)), Code::InvalidArgument),
+        (sends(end()), Code::Unavailable),
+        (sends_chunk(1, 0, vec![1; 100]), Code::InvalidArgument),
+        (sends_chunk(0, 50, vec![1; 50]), Code::InvalidArgument),
+        (sends_chunk(0, 0, vec![1; 101]), Code::InvalidArgument),
+        (sends_chunk(0, 0, Vec::new()), Code::InvalidArgument),
+        (sends_chunk(0, 0, vec![1; 2 << 20]), Code::InvalidArgument),
+        (sends_chunk(0, 0, vec![1; 100]), Code::DataLoss),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_lies_about_a_snapshot_is_refused_and_fills_no_disk() {
+    let cluster = Cluster::form_with(3, |member| {
+        bounded(member);
+        member.add_args(["--snapshot-max-bytes=1000000"]);
+    })
+    .await;
+    let client = cluster.client().await;
+    fill(&client, 0..10).await;
+    let victim = &cluster.members[cluster.follower().await];
+    let peer = &cluster.members[cluster.leader().await];
+    let liar = Liar::new(victim, peer).await;
+    let lies = [
+        lies_about_the_peer(&liar),
+        lies_about_the_snapshot(&liar),
+        lies_about_the_content(&liar),
     ];
-    for (number, (frames, expected)) in lies.into_iter().enumerate() {
+    for (number, (frames, expected)) in lies.into_iter().flatten().enumerate() {
         assert_eq!(liar.send(frames).await, expected, "lie {number}");
     }
     let incoming = victim.data_dir.join("snapshot/incoming");
@@ -595,13 +594,8 @@ async fn a_snapshot_without_a_state_is_never_installed() {
         .unwrap();
         offer.manifest = manifest.encode().into();
     }
-    let frames = vec![
-        liar.hello(),
-        offer,
-        chunk(0, 0, content),
-        Kind::End(SnapshotEnd {}),
-    ];
-    assert_eq!(liar.send(frames).await, tonic::Code::DataLoss);
+    let frames = vec![liar.hello(), offer, chunk(0, 0, content), end()];
+    assert_eq!(liar.send(frames).await, Code::DataLoss);
     assert_eq!(staged(victim), Vec::<String>::new());
     check_state(victim, 0..10).await;
 }
