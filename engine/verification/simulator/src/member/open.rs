@@ -22,7 +22,7 @@ use dengine_raft::replica::{
     Applier, Keeper, LogWriter, OpenError, Opened, Replica, ReplicaConfig, first_batch, open_member,
 };
 use dengine_snapshot::{MemberDirs, SnapshotError, Staging};
-use dengine_types::{ClusterId, HardState};
+use dengine_types::{ClusterId, HardState, Index};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -227,27 +227,12 @@ impl Member {
             Keeper::new(machine.reader(), settings.retention()),
             machine.collector(),
         );
-        let (member, term) = (self.id, recovered.hard_state.term);
-        let reads_max = self.reads_max;
-        sim.programs.runs(member, reads_max);
-        let committed = recovered.hard_state.commit.max(machine.applied().0);
-        sim.restored.starts(member, committed);
-        sim.see(&Seen::Starts {
-            member,
-            term,
-            reads_max,
-        });
-        let newest = std::mem::take(&mut self.newest_timers);
-        let timers = &sim.plan.timers;
-        let timers = match newest {
-            true => timers.last().copied(),
-            false => sim.random.pick(timers).copied(),
-        };
-        let (tick_ms, election_ticks) = timers.expect("there is one");
+        self.tell_of_start(sim, &recovered.hard_state, machine.applied().0);
+        let (tick, election_ticks) = self.pick_timers(sim);
         let start = Start {
             hard_state: recovered.hard_state,
             settings,
-            tick: Duration::from_millis(tick_ms),
+            tick,
             election_ticks,
             beginning,
         };
@@ -289,6 +274,30 @@ impl Member {
             settings,
             untold: Vec::new(),
         })
+    }
+
+    /// Tells those who watch as what it starts.
+    fn tell_of_start(&self, sim: &mut Surroundings, restored: &HardState, applied: Index) {
+        let (member, reads_max) = (self.id, self.reads_max);
+        sim.programs.runs(member, reads_max);
+        sim.restored.starts(member, restored.commit.max(applied));
+        sim.see(&Seen::Starts {
+            member,
+            term: restored.term,
+            reads_max,
+        });
+    }
+
+    /// How long its ticks are, and after how many of them it stands for election.
+    fn pick_timers(&mut self, sim: &mut Surroundings) -> (Duration, usize) {
+        let newest = std::mem::take(&mut self.newest_timers);
+        let timers = &sim.plan.timers;
+        let timers = match newest {
+            true => timers.last().copied(),
+            false => sim.random.pick(timers).copied(),
+        };
+        let (tick_ms, election_ticks) = timers.expect("there is one");
+        (Duration::from_millis(tick_ms), election_ticks)
     }
 
     /// Opens log and state together, and looks whether all is there that was synced.

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use dengine_checker::{
     Answer, Call, CallId, Expected, History, Level, Recorder, Reply, Seen, Step,
 };
-use dengine_client::{self as client, Client, Consistency, Error, OperationResult, PutOptions};
+use dengine_client::{
+    self as client, Client, Consistency, Error, Header, OperationResult, PutOptions,
+};
 
 use crate::dice::Dice;
 
@@ -226,7 +228,17 @@ impl Caller {
 
 /// Does what the call says; the answer, and which member gave it.
 async fn ask(client: &Client, call: &Call) -> (Answer, u64) {
-    let asked = match call.clone() {
+    match send(client, call.clone()).await {
+        Ok((answer, header)) => {
+            assert!(!header.trimmed, "answers as small as these are kept whole");
+            (answer, header.member_id)
+        }
+        Err(error) => (failed(&error), 0),
+    }
+}
+
+async fn send(client: &Client, call: Call) -> Result<(Answer, Header), Error> {
+    match call {
         Call::Put {
             key,
             value,
@@ -290,13 +302,6 @@ async fn ask(client: &Client, call: &Call) -> (Answer, u64) {
                 };
                 (answer, it.header)
             }),
-    };
-    match asked {
-        Ok((answer, header)) => {
-            assert!(!header.trimmed, "answers as small as these are kept whole");
-            (answer, header.member_id)
-        }
-        Err(error) => (failed(&error), 0),
     }
 }
 
