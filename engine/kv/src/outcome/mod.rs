@@ -235,7 +235,7 @@ pub enum Refusal {
     TooManySessions(u64),
     /// Ranges to delete exceed what one command may delete, and nothing was deleted.
     #[error(
-        "the keys to delete take more than {bytes_max} bytes, the maximum of one command: delete a\
+        "the keys to delete take more than {bytes_max} bytes, the maximum of one command: delete a \
          part of the range at a time"
     )]
     DeletesTooMuch {
