@@ -71,7 +71,6 @@ pub trait DiskFile: Send + Sync + 'static {
     fn len(&self) -> Result<u64, DiskError>;
 
     /// Whether the file has no bytes.
-    /// Whether the file has no bytes.
     fn is_empty(&self) -> Result<bool, DiskError> {
         Ok(self.len()? == 0)
     }

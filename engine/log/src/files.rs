@@ -240,6 +240,7 @@ mod tests {
         log.append(&batch(1, 1..=3, 4000)).unwrap();
         assert_eq!(disk.list().unwrap().len(), 3);
     }
+
     /// The first numbers of SplitMix64 from seed 0, as the author's program prints them.
     #[test]
     fn epochs_are_those_of_splitmix64() {

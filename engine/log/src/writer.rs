@@ -186,6 +186,8 @@ impl<D: Disk> Log<D> {
 
     /// Makes everything appended durable.
     ///
+    /// # Errors
+    ///
     /// If the disk cannot guarantee that. The log is unusable then, and the process has to end: the
     /// result of a second attempt means nothing.
     pub fn sync(&mut self) -> Result<(), LogError> {

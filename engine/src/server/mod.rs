@@ -7,13 +7,15 @@
 //! - [`kv`], [`watch`], [`admin`]: the services. The last has a port of its own. [`only`]: as much
 //!   of it as that of clients serves. [`messages`]: what a member tells of itself.
 //! - [`gate`]: what every request passes: the bound on their number, and the measuring.
-//! - [`bodies`]: requests that arrive, and answers that leave. [`calls`]: how many are open.
+//! - [`bodies`]: requests that arrive, and answers that leave.
+//! - [`calls`]: how many calls are open.
 //! - [`slow`]: log lines for requests that took long.
-//! - [`turns`]: whose turn it is of those who want what takes long. [`aside`]: reads that
-//!   do. [`forward`]: to the leader, once.
-//! - [`threads`]: those that are nicer than all others.
-//! - [`health`], [`monitor`]: the truth for probes and Prometheus. [`oversize`]: messages beyond
-//!   any limit.
+//! - [`turns`]: fair turns for long operations.
+//! - [`aside`]: long reads.
+//! - [`forward`]: forwards a request to the leader, once.
+//! - [`threads`]: threads of lower priority.
+//! - [`health`], [`monitor`]: the state of this member for probes and Prometheus.
+//! - [`oversize`]: messages beyond any limit.
 
 mod admin;
 mod aside;

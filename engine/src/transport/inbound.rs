@@ -384,6 +384,7 @@ impl PeerEntrance {
         Ok(())
     }
 }
+
 /// Whether somebody may send messages or a snapshot of whom the log has not told. It may be the
 /// leader of this member, which does not know it yet; one that follows another, or leads, it could
 /// only depose, or fill its disk.

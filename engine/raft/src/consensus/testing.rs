@@ -39,6 +39,7 @@ pub trait Host {
     fn make_snapshot(&mut self) -> Option<SnapshotMeta> {
         None
     }
+
     /// Takes the snapshot that was made last, to send it with this message.
     fn send_snapshot(&mut self, _to: MemberId, _message: Bytes) {}
 }

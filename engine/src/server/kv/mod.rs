@@ -1,10 +1,12 @@
 //! The `Kv` service.
 //!
-//! - [`writes`]: what changes something. [`range_writes`]: what has all others wait for
-//!   it. [`reads`]: how fresh a read is, and the reading.
-//! - [`catch_up`]: session reads that wait. [`pipeline`]: many calls over one stream. [`header`]:
-//!   where and when an answer was made.
-//! - [`openers`]: whose sessions are open.
+//! - [`writes`]: calls that change something.
+//! - [`range_writes`]: writes that delay all others while they are applied.
+//! - [`reads`]: how fresh a read is, and the reading.
+//! - [`catch_up`]: session reads that wait.
+//! - [`pipeline`]: many calls over one stream.
+//! - [`header`]: where and when an answer was made.
+//! - [`openers`]: the limit of sessions that one client may open.
 //!
 //! What requests mean as commands and queries, and outcomes as answers, is in
 //! `dengine_protocol::checks`.
