@@ -7,7 +7,7 @@
 //! which boot of the machine the member ran, and how it ended. The other mark records that the
 //! cluster has given this member's history up.
 //!
-//! This module decides what is written and when; `dengine-data-dir` stores it in files, and the
+//! This module decides what is written and when; `admission` and `power` store it in files, and the
 //! simulator keeps it in memory.
 
 use dengine_planted::planted;

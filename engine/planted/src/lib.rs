@@ -1,9 +1,10 @@
-//! Bugs planted at the lines of shipped crates that they break, to prove that the simulator finds
-//! them.
+//! Bugs planted at the lines of shipped crates that they break, to prove that the simulator and the
+//! models of threads (`dengine-raft`, `src/models`) find them.
 //!
 //! Each place asks `planted!(Name)`, which is a constant `false` unless this crate was built with
-//! the feature `planted-bugs` and the simulator switched that bug on for its thread. No build that
-//! ships enables the feature. `docs/simulator.md` shows how many seeds it takes to find each.
+//! the feature `planted-bugs` and the simulator or a model switched that bug on for its thread. No
+//! build that ships enables the feature. `docs/simulator.md` shows how many seeds it takes to find
+//! each.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Bug {

@@ -1,9 +1,10 @@
 //! The wire contract of DEngine: messages, clients and servers generated from `proto/`.
 //!
 //! What may live here: generated code and the constants that both ends of a connection must agree
-//! on, the table of the calls of `Kv` ([`kv_calls`]) and these as types ([`KvCall`]), and how
-//! messages are decoded ([`codec`]). What may not: other behaviour. Retrying belongs to
-//! `dengine-client`, serving to `dengine`.
+//! on, the table of the calls of `Kv` ([`kv_calls`]) and these as types ([`KvCall`]), how messages
+//! are decoded ([`codec`]) and, with the feature `checks`, how they are checked and converted
+//! ([`checks`]). What may not: other behaviour. Retrying belongs to `dengine-client`, serving to
+//! `dengine`.
 
 #![warn(missing_docs)]
 

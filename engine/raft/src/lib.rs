@@ -1,8 +1,9 @@
 //! The part of DEngine that has to be right: consensus, and one member's ordering.
 //!
 //! What may live here: code whose outcome depends on its arguments alone. What may not: clocks,
-//! threads, sockets, async and RocksDB. I/O happens only through the traits of [`dengine_log`] and
-//! [`dengine_kv`], so that a simulator can run exactly the code that ships.
+//! threads, sockets, async and RocksDB. I/O happens only through the traits of [`dengine_log`],
+//! [`dengine_kv`] and [`dengine_snapshot`], so that a simulator can run exactly the code that
+//! ships.
 //!
 //! # One vocabulary
 //! A member is told what happened as an [`Input`], and says what is to be done as an [`Output`]:

@@ -1,5 +1,5 @@
 //! The thread that makes the log durable: one write and one `fdatasync` for all that queued
-//! meanwhile. What is done when is core's to say ([`LogWriter`]).
+//! meanwhile. [`LogWriter`] decides what is done when.
 
 use super::inbox::ToReplica;
 use super::log_filler::LogFiller;

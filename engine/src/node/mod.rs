@@ -69,7 +69,8 @@ use waiters::Waiters;
 
 pub use status::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};
 
-// What an answer may be at most, as core has it, leaves room in what clients take.
+// The largest answer that `dengine_raft` admits leaves room in the largest response that clients
+// accept.
 const _: () = assert!(answers::ANSWER_BYTES_MAX == dengine_protocol::RESPONSE_BYTES_MAX / 4 * 3);
 
 /// What there may be too many of, in the message that says so.
@@ -385,7 +386,7 @@ impl Node {
         Ok(self.change_members(request).await?.membership)
     }
 
-    /// Does what core's [`Changing`] says, step by step.
+    /// Carries out the steps of [`Changing`].
     async fn change_members(&self, request: MembershipRequest) -> Result<Changed, RequestError> {
         let begin = Instant::now();
         let (mut changing, mut step) = Changing::begin(request);

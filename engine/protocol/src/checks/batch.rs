@@ -1,4 +1,5 @@
-//! Batches: between core's types and the wire's, and the checks of what arrives.
+//! Batches: between the types of `dengine-kv` and the protocol's messages, and the checks of what
+//! arrives.
 
 use crate::v1::compare::{Relation as WireRelation, Target};
 use crate::v1::operation::Operation as Wire;

@@ -1,4 +1,4 @@
-//! Core's types for the wire.
+//! Types of `dengine-kv` as protocol messages.
 
 use crate::v1;
 use dengine_kv as kv;

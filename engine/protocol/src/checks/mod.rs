@@ -1,5 +1,5 @@
-//! Between what clients and peers send and what the core takes: checks, conversions and status
-//! codes.
+//! Between what clients and peers send and what `dengine-kv` and `dengine-raft` take: checks,
+//! conversions and status codes.
 //!
 //! Whatever comes from a network passes through here before it means anything, so these are the
 //! functions that the fuzz targets of `dengine-fuzz` call, as `dengine` does: [`writes`], [`reads`]

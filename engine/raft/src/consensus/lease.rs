@@ -9,7 +9,7 @@
 //! That holds only if a member that restarts keeps a promise that it no longer knows of (it helps
 //! nobody for [`PROMISE_MAX`], and none is longer), if nobody is asked to campaign early (a
 //! transfer ends the lease for its term), if the quorum is still one (a membership change drops
-//! it), and if no clock stands still (docs/ARCHITECTURE.md).
+//! it), and if no clock stands still (docs/design/reads.md, "Lease reads").
 
 use super::config::ConsensusConfig;
 use dengine_planted::planted;

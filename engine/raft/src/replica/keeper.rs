@@ -108,9 +108,9 @@ impl<S: Store> Keeper<S> {
         self.behind
     }
 
-    /// The commands to propose now ([`super::Input::Propose`]); none unless this member leads, in
-    /// the term of `leads`; in `version`. Call it again after [`Self::pause`]. `clock` is asked
-    /// again and again, for it takes a while to read a large state.
+    /// The commands to propose now ([`Input::Propose`](crate::Input::Propose)); none unless this
+    /// member leads, in the term of `leads`; in `version`. Call it again after [`Self::pause`].
+    /// `clock` is asked again and again, for it takes a while to read a large state.
     ///
     /// # Errors
     /// The store failed.

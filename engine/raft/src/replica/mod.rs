@@ -8,7 +8,7 @@
 //! too: here they are [`Token`]s. [The crate's head](crate) draws the ways through them.
 //!
 //! What may not live here: clocks (a [`Moment`] is passed in), threads, I/O other than through
-//! [`dengine_log`] and [`dengine_kv`].
+//! [`dengine_log`], [`dengine_kv`] and [`dengine_snapshot`].
 
 mod applier;
 mod bootstrap;

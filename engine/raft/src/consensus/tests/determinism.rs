@@ -1,4 +1,4 @@
-//! The same events give the same actions, byte for byte; only the seed decides election timeouts.
+//! The same inputs give the same outputs, byte for byte; only the seed decides election timeouts.
 
 use super::cluster::Cluster;
 use super::script::run;
