@@ -137,7 +137,13 @@ fn is_damage(error: &LogError) -> bool {
     match error {
         LogError::Corrupt { .. } | LogError::Missing { .. } => true,
         LogError::Poisoned(first) => is_damage(first),
-        _ => false,
+        LogError::NoSpace(_)
+        | LogError::Disk(_)
+        | LogError::NewerFormat { .. }
+        | LogError::WrongOwner { .. }
+        | LogError::InvalidBatch(_)
+        | LogError::InvalidOptions(_)
+        | LogError::OutOfRange { .. } => false,
     }
 }
 
@@ -154,7 +160,12 @@ fn is_of_the_disk(error: &LogError) -> bool {
     match error {
         LogError::NoSpace(_) | LogError::Disk(_) | LogError::NewerFormat { .. } => true,
         LogError::Poisoned(first) => is_of_the_disk(first),
-        _ => false,
+        LogError::Corrupt { .. }
+        | LogError::Missing { .. }
+        | LogError::WrongOwner { .. }
+        | LogError::InvalidBatch(_)
+        | LogError::InvalidOptions(_)
+        | LogError::OutOfRange { .. } => false,
     }
 }
 

@@ -30,7 +30,15 @@ pub(crate) fn of_parts_asked(call: &Call) -> usize {
             let operations = batch.then.len() + batch.otherwise.len();
             of_parts(batch.compares.len(), operations)
         }
-        _ => 0,
+        Call::Put(_)
+        | Call::Delete(_)
+        | Call::CompareAndSwap(_)
+        | Call::Get(_)
+        | Call::Range(_)
+        | Call::Compact(_)
+        | Call::OpenSession(_)
+        | Call::KeepAliveSession(_)
+        | Call::CloseSession(_) => 0,
     }
 }
 
@@ -41,7 +49,15 @@ pub(crate) fn of_parts_proposed(command: &Command) -> usize {
             let operations = batch.then.len() + batch.otherwise.len();
             of_parts(batch.compares.len(), operations)
         }
-        _ => 0,
+        Command::Put { .. }
+        | Command::Delete { .. }
+        | Command::CompareAndSwap { .. }
+        | Command::Compact { .. }
+        | Command::OpenSession { .. }
+        | Command::KeepAlive { .. }
+        | Command::CloseSession { .. }
+        | Command::ExpireSession { .. }
+        | Command::ExpireKeys { .. } => 0,
     }
 }
 

@@ -191,7 +191,7 @@ impl Time {
         match (group, self.demand.is_heavy()) {
             (Group::Usual, true) => self.all.nicer.as_ref(),
             (Group::Nicer, false) => Some(&self.usual),
-            _ => None,
+            (Group::Usual, false) | (Group::Nicer, true) => None,
         }
     }
 

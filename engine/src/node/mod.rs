@@ -213,7 +213,7 @@ impl Node {
         let status = self.inner.signals.status.borrow();
         match status.role {
             Role::Leader => None,
-            _ => status.leader.clone(),
+            Role::Follower | Role::Candidate | Role::Learner => status.leader.clone(),
         }
     }
 

@@ -23,7 +23,21 @@ impl Stages {
         match output {
             Output::Log(LogJob::Append { entries, .. }) => self.append(entries, now),
             Output::Apply(job) => self.commit(&job.entries, now),
-            _ => {}
+            Output::Log(LogJob::TruncatePrefix(_))
+            | Output::Send(_)
+            | Output::MayRead { .. }
+            | Output::Refused { .. }
+            | Output::Lost(_)
+            | Output::Forgotten(_)
+            | Output::Transferred { .. }
+            | Output::StateChanged(_)
+            | Output::PeerRefused(_)
+            | Output::Flush
+            | Output::MakeSnapshot
+            | Output::SendSnapshot { .. }
+            | Output::DiscardStaged
+            | Output::Diverged(_)
+            | Output::Install { .. } => {}
         }
     }
 

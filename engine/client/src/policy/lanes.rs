@@ -90,9 +90,13 @@ impl Lanes {
         match failure {
             Failure::NotSent => health.refused(now),
             Failure::Lost => health.silent(now),
-            // Whoever says late that nothing is known keeps others waiting too.
-            _ if failure.serves_nobody() => {}
-            _ => health.answered(),
+            // A member that answers late that it does not know keeps other callers waiting too.
+            Failure::NotServed { leader: None } | Failure::Undecided => {}
+            Failure::NotServed { leader: Some(_) }
+            | Failure::Overloaded
+            | Failure::LowOnSpace
+            | Failure::Refused
+            | Failure::Broken => health.answered(),
         }
     }
 

@@ -162,7 +162,15 @@ impl Failure {
     /// Whether no member was reached that could have served it.
     #[must_use]
     pub fn waits_for_leader(&self) -> bool {
-        matches!(self, Self::NotSent | Self::NotServed { .. })
+        match self {
+            Self::NotSent | Self::NotServed { .. } => true,
+            Self::Overloaded
+            | Self::LowOnSpace
+            | Self::Refused
+            | Self::Broken
+            | Self::Undecided
+            | Self::Lost => false,
+        }
     }
 }
 
@@ -401,7 +409,14 @@ impl Attempts {
                 address: leader.clone(),
                 otherwise: self.lane,
             },
-            _ => Target::From(self.lane),
+            Failure::NotServed { leader: None }
+            | Failure::NotSent
+            | Failure::Overloaded
+            | Failure::LowOnSpace
+            | Failure::Refused
+            | Failure::Broken
+            | Failure::Undecided
+            | Failure::Lost => Target::From(self.lane),
         };
         Next::Again { after, to }
     }

@@ -93,7 +93,10 @@ impl Batch {
     #[must_use]
     pub fn reads_only(&self) -> bool {
         let mut operations = self.then.iter().chain(&self.otherwise);
-        operations.all(|operation| matches!(operation, BatchOperation::Get { .. }))
+        operations.all(|operation| match operation {
+            BatchOperation::Get { .. } => true,
+            BatchOperation::Put { .. } | BatchOperation::Delete { .. } => false,
+        })
     }
 
     /// The ranges that it compares, reads and deletes.
@@ -110,7 +113,10 @@ impl Batch {
     #[must_use]
     pub fn puts(&self) -> bool {
         let mut operations = self.then.iter().chain(&self.otherwise);
-        operations.any(|operation| matches!(operation, BatchOperation::Put { .. }))
+        operations.any(|operation| match operation {
+            BatchOperation::Put { .. } => true,
+            BatchOperation::Delete { .. } | BatchOperation::Get { .. } => false,
+        })
     }
 }
 

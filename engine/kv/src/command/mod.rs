@@ -136,10 +136,10 @@ impl Request {
     /// log entry ([`Reader::batch`](super::Reader::batch)).
     #[must_use]
     pub fn read_only(&self) -> Option<&Batch> {
-        match &self.command {
-            Command::Batch(batch) if self.session.is_none() && batch.reads_only() => Some(batch),
-            _ => None,
-        }
+        let Command::Batch(batch) = &self.command else {
+            return None;
+        };
+        (self.session.is_none() && batch.reads_only()).then_some(batch)
     }
 }
 
@@ -155,7 +155,14 @@ impl Command {
         let (one, batch) = match self {
             Self::Delete { keys, .. } => (Some(keys), None),
             Self::Batch(batch) => (None, Some(batch)),
-            _ => (None, None),
+            Self::Put { .. }
+            | Self::CompareAndSwap { .. }
+            | Self::Compact { .. }
+            | Self::OpenSession { .. }
+            | Self::KeepAlive { .. }
+            | Self::CloseSession { .. }
+            | Self::ExpireSession { .. }
+            | Self::ExpireKeys { .. } => (None, None),
         };
         let all = one
             .into_iter()

@@ -92,7 +92,16 @@ impl From<&Outcome> for Kind {
             }),
             Outcome::Compact { revision } => Self::Compact(revision.0),
             Outcome::Refused(refusal) => Self::Refused(refusal.into()),
-            other => unreachable!("commands with a stamp do not have the outcome {other:?}"),
+            Outcome::SessionOpened { .. }
+            | Outcome::SessionKept
+            | Outcome::SessionClosed { .. }
+            | Outcome::ExpireKeys { .. }
+            | Outcome::Membership(_)
+            | Outcome::Empty
+            | Outcome::Rejected(_)
+            | Outcome::Trimmed(_) => {
+                unreachable!("commands with a stamp do not have the outcome {outcome:?}")
+            }
         }
     }
 }
@@ -176,7 +185,13 @@ impl From<&Refusal> for RefusalRecord {
                 keys_max,
                 bytes_max,
             } => (5, *keys_max, *bytes_max),
-            other => unreachable!("commands that a session admits are not refused with {other}"),
+            Refusal::UnknownSession(_)
+            | Refusal::Acknowledged { .. }
+            | Refusal::WindowFull { .. }
+            | Refusal::TooManySessions(_)
+            | Refusal::NotForSessions => {
+                unreachable!("commands that a session admits are not refused with {refusal}")
+            }
         };
         Self {
             reason,

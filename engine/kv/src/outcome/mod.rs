@@ -129,7 +129,16 @@ impl Outcome {
             Self::Put { prev, .. } | Self::CompareAndSwap { prev, .. } => *prev = None,
             Self::Delete { prev, .. } => *prev = Vec::new(),
             Self::Batch { answers, .. } => *answers = Vec::new(),
-            _ => return self,
+            Self::Compact { .. }
+            | Self::SessionOpened { .. }
+            | Self::SessionKept
+            | Self::SessionClosed { .. }
+            | Self::ExpireKeys { .. }
+            | Self::Membership(_)
+            | Self::Empty
+            | Self::Rejected(_)
+            | Self::Refused(_)
+            | Self::Trimmed(_) => return self,
         }
         Self::Trimmed(Box::new(self))
     }
@@ -142,7 +151,15 @@ impl Outcome {
             Self::Delete { prev, .. } => pairs_bytes(prev),
             Self::Batch { answers, .. } => answers.iter().map(BatchAnswer::pairs_bytes).sum(),
             Self::Trimmed(outcome) => outcome.pairs_bytes(),
-            _ => 0,
+            Self::Compact { .. }
+            | Self::SessionOpened { .. }
+            | Self::SessionKept
+            | Self::SessionClosed { .. }
+            | Self::ExpireKeys { .. }
+            | Self::Membership(_)
+            | Self::Empty
+            | Self::Rejected(_)
+            | Self::Refused(_) => 0,
         }
     }
 }

@@ -150,7 +150,21 @@ impl Changing {
             Outcome::Membership(Err(refusal)) => {
                 self.fail(RequestError::Refused(refusal.to_string()))
             }
-            other => unreachable!("a membership entry came to {other:?}"),
+            Outcome::Put { .. }
+            | Outcome::Delete { .. }
+            | Outcome::CompareAndSwap { .. }
+            | Outcome::Batch { .. }
+            | Outcome::Compact { .. }
+            | Outcome::SessionOpened { .. }
+            | Outcome::SessionKept
+            | Outcome::SessionClosed { .. }
+            | Outcome::ExpireKeys { .. }
+            | Outcome::Empty
+            | Outcome::Rejected(_)
+            | Outcome::Refused(_)
+            | Outcome::Trimmed(_) => {
+                unreachable!("a membership entry had the outcome {outcome:?}")
+            }
         }
     }
 

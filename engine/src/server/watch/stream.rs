@@ -312,7 +312,10 @@ impl StreamTask {
     async fn cannot_read_past(&mut self, at: Stamp, error: &PageError) -> Result<(), End> {
         let before = match error {
             PageError::Read(ReadError::Compacted { compacted, .. }) => Stamp::start_of(*compacted),
-            _ => at.next(),
+            PageError::Read(
+                ReadError::Future { .. } | ReadError::Stopped { .. } | ReadError::Store(_),
+            )
+            | PageError::Request(_) => at.next(),
         };
         let ids: Vec<_> = self.watches.behind_before(before).collect();
         for id in ids {

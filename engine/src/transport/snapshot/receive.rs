@@ -242,7 +242,7 @@ impl Incoming {
             Slot::Open(staging) if staging.manifest().is_some_and(|m| staging.holds(m.last())) => {
                 staging.clear()
             }
-            _ => Ok(()),
+            Slot::Open(_) | Slot::Unopened | Slot::Closed => Ok(()),
         });
         if let Err(error) = discarded.await.expect("discarding does not panic") {
             tracing::warn!(%error, "a snapshot that nobody needs was not removed");

@@ -86,7 +86,7 @@ impl WatchSet {
             };
             let (place, read) = match to {
                 To::Synced => (Place::Synced, watch.read.max(self.present)),
-                _ => (Place::Behind, watch.read),
+                To::Behind | To::Alone(_) => (Place::Behind, watch.read),
             };
             let there = watch.place == place && page.from <= read && read < page.next;
             there && mark > Some(page.mark)
@@ -158,7 +158,9 @@ impl WatchSet {
         match (delivery.to, watch.place) {
             (To::Synced, Place::Synced) => Some(watch.read.max(self.present)),
             (To::Behind, Place::Behind) => (watch.read >= delivery.page.from).then_some(watch.read),
-            _ => None,
+            (To::Synced, Place::Behind | Place::Alone)
+            | (To::Behind, Place::Synced | Place::Alone)
+            | (To::Alone(_), _) => None,
         }
     }
 

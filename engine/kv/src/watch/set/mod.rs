@@ -171,7 +171,7 @@ impl WatchSet {
         let watch = self.watches.get(&id)?;
         let delivered = match watch.place {
             Place::Synced if watch.open.is_empty() => watch.next.max(self.present),
-            _ => watch.next,
+            Place::Synced | Place::Behind | Place::Alone => watch.next,
         };
         Some(delivered.revision)
     }
