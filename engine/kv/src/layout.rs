@@ -146,15 +146,10 @@ pub fn version_prefix(key: &[u8]) -> Option<&[u8]> {
         .then(|| &key[..key.len() - REVISION_BYTES])
 }
 
-/// Appends the prefix of all versions of `user_key`.
-pub fn put_version_prefix(out: &mut Vec<u8>, user_key: &[u8]) {
-    put_range_bound(out, user_key);
-    out.extend_from_slice(&TERMINATOR);
-}
-
 /// Appends the key of the version of `user_key` at `revision`.
 pub fn put_data_key(out: &mut Vec<u8>, user_key: &[u8], revision: Revision) {
-    put_version_prefix(out, user_key);
+    put_range_bound(out, user_key);
+    out.extend_from_slice(&TERMINATOR);
     put_inverted(out, revision);
 }
 

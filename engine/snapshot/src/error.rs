@@ -64,21 +64,3 @@ pub enum SnapshotError {
         reason: String,
     },
 }
-
-impl SnapshotError {
-    /// Whether the sender or the network is at fault: nothing is wrong on this member.
-    #[must_use]
-    pub fn is_senders_fault(&self) -> bool {
-        match self {
-            Self::Malformed(_)
-            | Self::NewerFormat { .. }
-            | Self::WrongCluster { .. }
-            | Self::TooLarge { .. }
-            | Self::Chunk(_)
-            | Self::Damaged { .. }
-            | Self::WrongState(_)
-            | Self::Incomplete => true,
-            Self::Disk(_) | Self::Missing { .. } => false,
-        }
-    }
-}

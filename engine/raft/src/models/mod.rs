@@ -4,8 +4,8 @@
 //!
 //! [`orders`] has what is shared through atomics (loom: every order, within a bound of
 //! preemptions), [`turns`] what is handed over through locks and queues (shuttle: many random
-//! orders). Each model is run once as it is, and must hold; and once with each bug of
-//! [`Bug::THREADED`](dengine_planted::Bug::THREADED) that concerns it, and must find that.
+//! orders). Each model is run once as it is, and must hold; and once with each
+//! [`Bug`](dengine_planted::Bug) that concerns it, and must find that.
 //!
 //! What may not live here: copies of what ships. A model is a few threads that call it.
 
