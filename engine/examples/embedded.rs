@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let node = Node::start(config.validated()?).await?;
 
-    // Once in the life of the folder; when the program runs again, this changes nothing.
+    // Only the first run with this data directory bootstraps it; later runs change nothing.
     let folder_id = node.status().folder_id;
     node.bootstrap(ClusterId(1), &folder_id).await?;
     node.status_changes()

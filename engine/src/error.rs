@@ -20,7 +20,7 @@ pub enum StartError {
     /// The data directory cannot be used.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
-    /// The folder's log cannot be used.
+    /// The log in the data directory cannot be used.
     #[error("the log in {path}: {source}")]
     Log {
         /// Where it lies.
@@ -28,7 +28,7 @@ pub enum StartError {
         /// What is wrong with it.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The folder's state machine cannot be used.
+    /// The state in the data directory cannot be used.
     #[error("the state in {path}: {source}")]
     State {
         /// Where it lies.
@@ -101,9 +101,9 @@ impl StartError {
         }
     }
 
-    /// Nothing is known to be wrong with the folder: the machine, its disk, or whoever started the
-    /// program on this folder keeps the member from running. It goes on as who it was once that is
-    /// put right.
+    /// Nothing is known to be wrong with the data directory: the machine, its disk, or a wrong
+    /// command line keeps the member from running. Once that is put right, the member continues
+    /// with its identity.
     #[must_use]
     pub fn is_of_the_environment(&self) -> bool {
         match self {

@@ -102,7 +102,7 @@ impl AdminClient {
     /// Makes an empty member the first voter of a new cluster.
     ///
     /// # Errors
-    /// `Refused` if the folder belongs to another cluster or has another id.
+    /// `Refused` if the data directory belongs to another cluster or has another folder id.
     pub async fn bootstrap(
         &self,
         cluster_id: u64,
@@ -120,7 +120,7 @@ impl AdminClient {
     /// Gives an empty member the identity that [`add_learner`](Self::add_learner) made for it.
     ///
     /// # Errors
-    /// `Refused` if the folder belongs to another cluster or has another id.
+    /// `Refused` if the data directory belongs to another cluster or has another folder id.
     pub async fn join(&self, join: v1::JoinRequest) -> Result<v1::JoinResponse> {
         let mut admin = self.admin().await?;
         let request = self.request(join);

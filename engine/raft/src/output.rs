@@ -67,11 +67,11 @@ pub enum Output {
     },
     /// Forget the snapshot that was staged: this member does not need it.
     DiscardStaged,
-    /// End this replica, and never start it from its folder again. Nothing follows.
+    /// End this replica, and never start it from its data directory again. No output follows.
     Diverged(Divergence),
     /// The snapshot that was received replaces log and state machine. End this replica, reset the
-    /// log to this, which is the moment from which the member is another one, and start it anew
-    /// from its folder. Nothing follows.
+    /// log to this, which is the moment from which the member is another one, and start it again
+    /// from its data directory. No output follows.
     Install {
         /// The last entry of the snapshot.
         base: Position,

@@ -39,7 +39,7 @@ pub trait MemberDirs {
     fn rename(&self, from: MemberDir, to: MemberDir) -> Result<(), DiskError>;
 
     /// Removes a directory and its content, if it exists. A crash may leave any part of it.
-    fn remove(&self, folder: MemberDir) -> Result<(), DiskError>;
+    fn remove(&self, dir: MemberDir) -> Result<(), DiskError>;
 
     /// Removes the files of [`MemberDir::State`] whose names begin with
     /// [`RESERVED`](super::RESERVED).

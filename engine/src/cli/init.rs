@@ -162,8 +162,8 @@ impl Init {
     ) -> anyhow::Result<Member> {
         if status.cluster_id != 0 {
             bail!(
-                "{endpoint} was member {} of this cluster and has been removed; its folder can't \
-                 come back: start it with an empty --data-dir",
+                "{endpoint} was member {} of this cluster and has been removed; its data \
+                 directory cannot rejoin: start it with an empty --data-dir",
                 status.member_id
             );
         }
@@ -231,9 +231,9 @@ impl Init {
         Ok(())
     }
 
-    /// Whether a member is there, with the folder by which the cluster knows it. If its address
-    /// does not say, as where it can't be reached from here, the leader does: it may have heard
-    /// from one that has gone just now.
+    /// Whether a member answers with the folder id that the cluster has for it. If its address does
+    /// not say, as where it can't be reached from here, the leader does: it may have heard from one
+    /// that has gone just now.
     async fn answers(&self, member: &Member, reachable: bool) -> bool {
         let folder_of = |status: &StatusResponse| status.folder_id == member.folder_id;
         if self.members.iter().any(|it| folder_of(&it.status)) {
@@ -334,8 +334,8 @@ fn name_taken(endpoint: &str, owner: &Member, answers: bool) -> String {
         )
     } else {
         format!(
-            "{name}, which does not answer with the folder that it had: if that is gone for good, \
-             remove that member first (dengine admin members remove {id}), then run this again"
+            "{name}, which no longer answers with its data directory: if that is lost, remove that \
+             member first (dengine admin members remove {id}), then run this again"
         )
     }
 }

@@ -19,8 +19,8 @@ pub(super) struct CompletionsArgs {
 /// What `dengine man` takes.
 #[derive(Debug, Args)]
 pub(super) struct ManArgs {
-    /// The folder, which is made if it is missing.
-    folder: PathBuf,
+    /// The directory, which is created if it is missing.
+    directory: PathBuf,
 }
 
 pub(super) fn completions(args: &CompletionsArgs) -> anyhow::Result<u8> {
@@ -31,7 +31,7 @@ pub(super) fn completions(args: &CompletionsArgs) -> anyhow::Result<u8> {
 }
 
 pub(super) fn pages(args: &ManArgs) -> anyhow::Result<u8> {
-    fs_err::create_dir_all(&args.folder)?;
-    clap_mangen::generate_to(command(), &args.folder)?;
+    fs_err::create_dir_all(&args.directory)?;
+    clap_mangen::generate_to(command(), &args.directory)?;
     Ok(EXIT_OK)
 }

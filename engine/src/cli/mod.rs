@@ -25,9 +25,9 @@ use dengine_commands::{
 /// replaced. The Kubernetes operator does that when it sees this code.
 const EXIT_REPLACE: u8 = 3;
 /// The machine, its disk or whoever started the program keeps the member from running: an I/O
-/// error, no space, no more threads or files, a port or a folder in use, a folder of something else
-/// or of a newer version. The folder is as good as before, so the Kubernetes operator never
-/// replaces the member for it.
+/// error, no space, no more threads or files, a port or a data directory in use, a directory of
+/// another program or of a newer version. The data directory is intact, so the Kubernetes operator
+/// never replaces the member for it.
 const EXIT_ENVIRONMENT: u8 = 4;
 /// Where the members are, for all commands that ask some.
 const ENDPOINTS_VARIABLE: &str = "DENGINE_ENDPOINTS";
@@ -71,8 +71,8 @@ enum Command {
     /// Bootstraps the first endpoint, then adds, joins and promotes the others. Safe to run again:
     /// what is done already is left alone.
     Init(init::InitArgs),
-    /// Take up a `memory-first` folder after a power loss, although acknowledged writes may be
-    /// missing.
+    /// Start again with the data directory of a `memory-first` member after a power loss, although
+    /// acknowledged writes may be missing.
     ///
     /// For the case that a majority of the voters lost power at once. A single such member is
     /// better removed from the cluster, and joined again with an empty data directory.
@@ -85,7 +85,7 @@ enum Command {
     Keys(KeyCommand<(), keys::Endpoints>),
     /// Write what makes a shell complete this command line to standard output.
     Completions(man::CompletionsArgs),
-    /// Write manual pages into a folder.
+    /// Write manual pages into a directory.
     #[command(hide = true)]
     Man(man::ManArgs),
 }

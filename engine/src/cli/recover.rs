@@ -1,5 +1,5 @@
-//! `dengine recover`: takes up a folder that may lack acknowledged writes, because a person says
-//! so.
+//! `dengine recover`: accepts, by a person's decision, a data directory that may lack acknowledged
+//! writes.
 
 use super::{EXIT_OK, say};
 use anyhow::bail;
@@ -14,8 +14,8 @@ pub(super) struct RecoverArgs {
     #[arg(long, value_name = "PATH", env = "DENGINE_DATA_DIR")]
     data_dir: PathBuf,
 
-    /// Go on with what is in the folder. Writes that were acknowledged and are on no majority's
-    /// disks are lost for ever.
+    /// Continue with what is in the data directory. Acknowledged writes that are on the disks of no
+    /// majority are lost permanently.
     #[arg(long)]
     accept_lost_writes: bool,
 }
@@ -26,12 +26,12 @@ pub(super) fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
     }
     let folder = DataDir::open(&args.data_dir)?;
     match folder.check() {
-        Ok(()) => say("this folder is not suspect; nothing was changed"),
+        Ok(()) => say("this data directory is not suspect; nothing was changed"),
         Err(DataDirError::Suspect { .. }) if args.accept_lost_writes => {
             folder.accept_lost_writes()?;
-            say("this member will go on with what is in its folder");
+            say("this member will continue with what is in its data directory");
         }
-        // Of a folder that can't be read nobody knows what is missing.
+        // If the data directory cannot be read, it is not known what is missing.
         Err(error) => return Err(error.into()),
     }
     Ok(EXIT_OK)

@@ -63,7 +63,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
 /// How a member ended.
 enum End {
     WithCode(u8),
-    /// By a signal, and a thread may still be opening the folder.
+    /// By a signal, while a thread may still be opening the data directory.
     WhileOpening,
 }
 
@@ -110,9 +110,9 @@ async fn serve(config: Config, threads: &NicerThreads) -> anyhow::Result<End> {
     code.map(End::WithCode)
 }
 
-/// Opens the member's folder, which takes long if its log or its state is large or its disk slow.
-/// `None` if a signal came first: nobody was served, and the folder is left as it may be found
-/// after a kill.
+/// Opens the member's data directory, which takes long if the log or the state is large or the disk
+/// slow. `None` if a signal came first: nothing was served, and the directory is in a state that a
+/// kill may leave too.
 async fn open(config: &Config, stop_signals: &mut StopSignals) -> anyhow::Result<Option<Node>> {
     // On a thread of its own, for it blocks.
     let mut opening = tokio::spawn(Node::start(config.clone()));
@@ -120,13 +120,13 @@ async fn open(config: &Config, stop_signals: &mut StopSignals) -> anyhow::Result
         opened = &mut opening => return Ok(Some(or_panic(opened)?)),
         name = stop_signals.next() => name,
     };
-    tracing::info!(signal = name, "stopping before the folder is open");
+    tracing::info!(signal = name, "stopping before the data directory is open");
     tokio::select! {
         opened = &mut opening => if let Err(fatal) = or_panic(opened)?.shutdown().await {
             tracing::warn!(error = %fatal, "the member did not stop in good order");
         },
         () = tokio::time::sleep(OPENING_GRACE) => {
-            tracing::info!("gave up waiting for the folder; what is on its disk is safe as it is");
+            tracing::info!("gave up waiting for the data directory to open; its content is safe");
         }
         name = stop_signals.next() => tracing::info!(signal = name, "stopping at once"),
     }
@@ -134,7 +134,7 @@ async fn open(config: &Config, stop_signals: &mut StopSignals) -> anyhow::Result
 }
 
 /// Goes on with its panic if it panicked, as the runtime does that can't have a thread: that says
-/// nothing about the folder, and must not end as an error would.
+/// nothing about the data directory, and must not exit with the code of an error.
 fn or_panic<T>(ended: Result<T, tokio::task::JoinError>) -> T {
     ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
@@ -201,7 +201,8 @@ fn code_of(fatal: &Fatal) -> u8 {
     }
 }
 
-/// What a folder that is opened gets after a signal: if it opens, it is closed in good order.
+/// How long opening the data directory may take after a signal: if it opens in time, it is closed
+/// cleanly.
 const OPENING_GRACE: Duration = Duration::from_secs(3);
 
 /// What the node's threads get after the requests in flight had their time: one flush and sync.

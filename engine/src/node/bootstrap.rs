@@ -19,8 +19,8 @@ pub(super) fn first_member(config: &Config, folder_id: &str) -> Member {
     }
 }
 
-/// Writes a log that holds the bootstrap entry, already committed, and nothing else. The folder has
-/// no identity yet, so a crash before it gets one leaves an empty member.
+/// Writes a log that holds the bootstrap entry, already committed, and nothing else. The data
+/// directory has no identity yet, so a crash before it gets one leaves an empty member.
 pub(super) fn write_first_entry(
     folder: &DataDir,
     config: &Config,
@@ -42,8 +42,8 @@ pub(super) fn write_first_entry(
     log.sync().map_err(failed)
 }
 
-/// Makes the empty log of a member that joins. It must exist before the folder has an identity: a
-/// member with an identity and no log has lost its votes, and is refused.
+/// Makes the empty log of a member that joins. It must exist before the data directory has an
+/// identity: a member with an identity and no log has lost its votes, and is refused.
 pub(super) fn make_empty_log(
     folder: &DataDir,
     config: &Config,

@@ -1,8 +1,8 @@
-//! Turns a member into what a snapshot says: ends it, resets its log, and starts it anew from its
-//! folder.
+//! Installs a snapshot: ends the member, resets its log, and starts it again from its data
+//! directory.
 //!
 //! Whatever goes wrong before the log is reset leaves the member as it was; after that, opening the
-//! folder completes the installation, now or after a crash.
+//! data directory completes the installation, now or after a crash.
 
 use super::running::Running;
 use super::{Inner, Node, Stage, open};
@@ -121,7 +121,7 @@ fn commit(
     Ok(())
 }
 
-/// RocksDB must let go of the folder that is about to be replaced.
+/// RocksDB must have closed the state directory that is about to be replaced.
 async fn wait_until_closed(store: &OpenStore) -> Result<(), StartError> {
     let closed = async {
         while store.is_open() {

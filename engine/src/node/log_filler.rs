@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
 /// The log's thread's side of it. The other thread ends when this is dropped, which waits for it:
-/// whoever opens the log next finds nobody else in its folder.
+/// so no other thread uses the log's directory when it is opened next.
 pub(super) struct LogFiller {
     /// `None` only while it is dropped.
     pieces: Option<Sender<Piece<RealDisk>>>,

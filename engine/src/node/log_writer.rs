@@ -70,8 +70,8 @@ impl LogThread {
         if self.writer.may_have_lost(&self.log)
             && let Err(error) = self.power.mark_suspect()
         {
-            tracing::error!(%error, "the folder could not be marked as suspect: do not start this \
-                member again, replace it");
+            tracing::error!(%error, "the data directory could not be marked as suspect: do not \
+                start this member again, replace it");
         }
     }
 

@@ -1,5 +1,5 @@
-//! One member: its folder, its threads, its listener for peers, and the handle through which
-//! callers use it.
+//! One member: its data directory, its threads, its listener for peers, and the handle through
+//! which callers use it.
 //!
 //! ```text
 //! callers ──▶ Node ──▶ replica thread ──▶ log writer (write + fdatasync) ──▶ replica thread
@@ -7,10 +7,10 @@
 //!                        │      └── peers (transport)
 //!                        └──▶ applier ──▶ replies to callers
 //! ```
-//! A member lives through two states, which are types here: *waiting* (an empty folder, no threads)
-//! and [`running::Running`] (an identity, and everything that takes part). It passes from the first
-//! to the second once, when it is bootstrapped or joined, and never back. A snapshot that it
-//! receives ends the second and begins it anew ([`install`]).
+//! A member lives through two states, which are types here: *waiting* (an empty data directory, no
+//! threads) and [`running::Running`] (an identity, and everything that takes part). It passes from
+//! the first to the second once, when it is bootstrapped or joined, and never back. A snapshot that
+//! it receives ends the second and begins it anew ([`install`]).
 //!
 //! What may not live here: the rules of Raft (`dengine_raft::consensus`), of keys and values
 //! (`dengine_kv`), or of gRPC ([`crate::server`]).
@@ -92,8 +92,8 @@ struct Inner {
     /// by others.
     threads: Handle,
     folder_id: String,
-    /// This and what follows up to `folder` is dropped before it, for fields are in this order: the
-    /// folder stays locked until the member's threads have ended.
+    /// Fields are dropped in this order: everything up to `folder` is dropped before it, so the
+    /// data directory stays locked until the member's threads have ended.
     listener: transport::Listener,
     peers: transport::PeerRuntime,
     gate: PeerGate,
@@ -116,10 +116,11 @@ enum Stage {
 }
 
 impl Node {
-    /// Opens the folder and starts the member: waiting if the folder is empty, else as whom it is.
+    /// Opens the data directory and starts the member: waiting if the directory is empty, otherwise
+    /// with the identity that it records.
     ///
     /// # Errors
-    /// Why it cannot start; the folder is unchanged.
+    /// Why it cannot start; the data directory is unchanged.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let config = config.validated()?;
         let folder = DataDir::open(&config.data_dir)?;
@@ -294,7 +295,8 @@ impl Node {
     /// Makes this empty member the first voter of a new cluster. Idempotent.
     ///
     /// # Errors
-    /// [`RequestError::Refused`] if the folder is another one, or belongs to another cluster.
+    /// [`RequestError::Refused`] if the folder id is not that of this data directory, or the
+    /// directory belongs to another cluster.
     pub async fn bootstrap(
         &self,
         cluster_id: ClusterId,
@@ -319,11 +321,12 @@ impl Node {
         Ok(member)
     }
 
-    /// Gives this empty member the identity that [`Node::add_learner`] made for its folder.
+    /// Gives this empty member the identity that [`Node::add_learner`] made for its folder id.
     /// Idempotent.
     ///
     /// # Errors
-    /// [`RequestError::Refused`] if the folder is another one, or belongs to another member.
+    /// [`RequestError::Refused`] if the folder id is not that of this data directory, or the
+    /// directory belongs to another member.
     pub async fn join(
         &self,
         cluster_id: ClusterId,
@@ -445,7 +448,7 @@ impl Node {
             return Err(fatal);
         }
         if let Err(error) = folder.mark_ended() {
-            tracing::warn!(%error, "the folder is not marked as clean");
+            tracing::warn!(%error, "the data directory is not marked as cleanly closed");
         }
         Ok(())
     }
@@ -508,7 +511,7 @@ impl Node {
         self.membership()
     }
 
-    /// Whether the folder is still to be given this identity; `false` if it has it already.
+    /// Whether the data directory has yet to record this identity; `false` if it has recorded it.
     fn check_adoption(
         &self,
         folder: &DataDir,
@@ -517,7 +520,8 @@ impl Node {
     ) -> Result<bool, RequestError> {
         if folder_id != folder.folder_id() {
             return Err(RequestError::Refused(format!(
-                "this member's folder is {}, not {folder_id}: it was wiped or replaced since",
+                "this member's data directory has folder id {}, not {folder_id}: it was wiped or \
+                 replaced since",
                 folder.folder_id()
             )));
         }
@@ -525,16 +529,16 @@ impl Node {
             None => Ok(true),
             Some(own) if own == identity => Ok(false),
             Some(own) => Err(RequestError::Refused(format!(
-                "this folder already belongs to member {} of cluster {}",
+                "this data directory already belongs to member {} of cluster {}",
                 own.member_id, own.cluster_id
             ))),
         }
     }
 
-    /// Gives the folder this identity, unless it has it, and starts the member, unless it runs.
-    /// That goes on to its end even if nobody waits for it any more: a member that knows who it is
-    /// and does nothing is taken for one that runs. If an earlier call came no further than the
-    /// identity, this one starts it.
+    /// Records this identity in the data directory and starts the member, unless either was done
+    /// before. That goes on to its end even if nobody waits for it any more: a member that knows
+    /// who it is and does nothing is taken for one that runs. If an earlier call came no further
+    /// than the identity, this one starts it.
     async fn become_member(
         &self,
         identity: Identity,
@@ -601,7 +605,7 @@ impl Node {
                     *stage = Stage::Running(Arc::new(running));
                     None
                 }
-                Stage::Running(_) => unreachable!("the folder's lock is held"),
+                Stage::Running(_) => unreachable!("the lock of the data directory is held"),
             }
         };
         if let Some(running) = shut_down {

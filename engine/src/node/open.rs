@@ -20,7 +20,7 @@ const SHARED_ENTRIES_MIN: usize = 16;
 
 /// The state machine, and its store.
 type State = (StateMachine<RocksStore>, OpenStore);
-type OpenedFolder = Opened<RealDisk, State>;
+type OpenedDir = Opened<RealDisk, State>;
 
 /// Makes the log of who becomes a member, or opens the one that an earlier try has made.
 pub(super) fn make_log(
@@ -98,7 +98,7 @@ pub(super) fn log_failed(
 }
 
 /// Opens log and state together.
-pub(super) fn open_both(start: &Start) -> Result<OpenedFolder, StartError> {
+pub(super) fn open_both(start: &Start) -> Result<OpenedDir, StartError> {
     let open_log = || open_existing(&start.log_path, &start.config, start.identity);
     let found = open_log().map_err(|error| log_failed(&start.log_path, error))?;
     start.snapshot_paths.prepare()?;
@@ -115,7 +115,7 @@ pub(super) fn open_both(start: &Start) -> Result<OpenedFolder, StartError> {
     Ok(opened)
 }
 
-fn tell(opened: &OpenedFolder) {
+fn tell(opened: &OpenedDir) {
     if opened.installed {
         let index = opened.recovered.base.index.0;
         tracing::info!(index, "the snapshot is the state now");

@@ -23,8 +23,8 @@ pub(super) fn tell_if_removed(own: MemberId, membership: &Membership) {
 }
 
 /// Says so, if the others send to another address than this process has. It gets none of their
-/// messages then, and so takes no part; no more is done, for nobody can tell a copy of a folder
-/// from a member that was moved.
+/// messages then, and so takes no part; no more is done, because a copy of a data directory cannot
+/// be told from a member that was moved.
 fn tell_if_elsewhere(own: MemberId, address: &str, membership: &Membership) {
     if let Some(known) = known_elsewhere(own, address, membership) {
         tracing::warn!(
@@ -32,8 +32,8 @@ fn tell_if_elsewhere(own: MemberId, address: &str, membership: &Membership) {
             address,
             known,
             "the cluster knows this member at another address, and sends its messages there; if \
-             the folder is a copy of one that is in use, end this process, else start it with the \
-             --advertise-peer that it had"
+             its data directory is a copy of one that is in use, end this process, else start it \
+             with the --advertise-peer that it had"
         );
     }
 }

@@ -248,12 +248,12 @@ impl ReplicaThread {
         ControlFlow::Continue(())
     }
 
-    /// The cluster goes on without what this member has, so the member ends, and its folder is
-    /// refused from now on.
+    /// The cluster goes on without what this member has, so the member ends, and its data directory
+    /// is refused from now on.
     fn give_up(&self, divergence: Divergence) {
         if let Err(error) = self.history.give_up(&divergence.to_string()) {
-            tracing::error!(%error, "the folder could not be marked: do not start this member \
-                again, replace it");
+            tracing::error!(%error, "the data directory could not be marked as given up: do not \
+                start this member again, replace it");
         }
         let fatal = Fatal::GivenUp(divergence);
         tracing::error!(%fatal, "this member cannot go on");

@@ -5,7 +5,7 @@ use super::inbox::ToReplica;
 use super::space::Space;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
-use crate::transport::{CheckpointFolder, Incoming, OutgoingSnapshot};
+use crate::transport::{CheckpointDir, Incoming, OutgoingSnapshot};
 use dengine_data_dir::SnapshotPaths;
 use dengine_kv::{Flusher, StoreError};
 use dengine_log::RealDisk;
@@ -114,11 +114,11 @@ impl Maker {
     fn make(self) -> Result<Made, MakeError> {
         let id = SnapshotId(rand::random());
         let path = self.paths.outgoing(&id.to_string());
-        // Whatever goes wrong, the folder goes too.
-        let folder = CheckpointFolder(path.clone());
+        // If anything fails, the checkpoint's directory is removed.
+        let folder = CheckpointDir(path.clone());
         check_room(&self.flusher, &self.space)?;
         self.flusher.with_store(|store| store.checkpoint(&*path))?;
-        // It would keep the state's folder in use.
+        // It would keep the state's directory in use.
         drop(self.flusher);
         let (last, membership) = describe::<RocksStore, Path>(&path)?;
         let disk = RealDisk::open(&path).map_err(SnapshotError::from)?;

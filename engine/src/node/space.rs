@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Watches the disk of a data directory.
 #[derive(Debug)]
 pub(super) struct Space {
-    folder: PathBuf,
+    data_dir: PathBuf,
     min_free_bytes: u64,
     /// What the log takes for its next segment as soon as space is low no more. Where the reserve
     /// is no larger, writes are taken again at some point all the same.
@@ -33,13 +33,13 @@ pub(super) enum Look {
 impl Space {
     /// Keeps what the settings say free where the data directory lies; 0 keeps nothing.
     pub(super) fn of(config: &Config) -> Self {
-        let folder = config.data_dir.clone();
-        Self::new(folder, config.min_free_bytes, config.log.segment_bytes)
+        let data_dir = config.data_dir.clone();
+        Self::new(data_dir, config.min_free_bytes, config.log.segment_bytes)
     }
 
-    fn new(folder: PathBuf, min_free_bytes: u64, segment_bytes: u64) -> Self {
+    fn new(data_dir: PathBuf, min_free_bytes: u64, segment_bytes: u64) -> Self {
         Self {
-            folder,
+            data_dir,
             min_free_bytes,
             segment_bytes,
             free_bytes: AtomicU64::new(u64::MAX),
@@ -78,13 +78,13 @@ impl Space {
     /// # Errors
     /// The system does not say.
     pub(super) fn free_bytes_now(&self) -> io::Result<u64> {
-        let disk = rustix::fs::statvfs(&self.folder)?;
+        let disk = rustix::fs::statvfs(&self.data_dir)?;
         Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
     /// How much the disk holds, if the system says so.
     pub(super) fn capacity_bytes(&self) -> Option<u64> {
-        let disk = rustix::fs::statvfs(&self.folder).ok()?;
+        let disk = rustix::fs::statvfs(&self.data_dir).ok()?;
         Some(disk.f_blocks.saturating_mul(disk.f_frsize))
     }
 

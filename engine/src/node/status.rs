@@ -9,7 +9,7 @@ use tokio::sync::watch;
 /// Whether the member takes part in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifecycle {
-    /// An empty folder: waits to be bootstrapped or joined.
+    /// An empty data directory: waits to be bootstrapped or joined.
     Waiting,
     /// Has an identity and takes part.
     Running,

@@ -136,7 +136,8 @@ impl ServeError {
     }
 }
 
-/// The ports of a member, taken before its folder is opened, so that a port in use changes nothing.
+/// The ports of a member, bound before its data directory is opened, so that a port in use changes
+/// nothing.
 #[derive(Debug)]
 pub struct Listeners {
     client: TcpListener,

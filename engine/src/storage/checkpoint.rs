@@ -1,4 +1,4 @@
-//! Checkpoints of RocksDB: folders that share its immutable files.
+//! Checkpoints of RocksDB: directories that share its immutable files.
 
 use super::rocks::{RocksStore, failed};
 use dengine_kv::StoreError;

@@ -70,13 +70,13 @@ impl Default for RocksOptions {
     }
 }
 
-/// A [`Store`] in a folder.
+/// A [`Store`] in a directory.
 pub struct RocksStore {
     db: DB,
     write: WriteOptions,
     write_buffer_bytes: u64,
     failures: Failures,
-    /// Goes after `db`, so that whoever watches it knows when the folder is free.
+    /// Dropped after `db`, so that it tells when RocksDB has closed the directory.
     patience: Arc<Patience>,
 }
 
@@ -89,26 +89,27 @@ impl std::fmt::Debug for RocksStore {
 }
 
 impl RocksStore {
-    /// Opens the store in `folder`; makes both if they are not there.
+    /// Opens the store in `directory`, creating both if they are missing.
     ///
     /// # Errors
-    /// If the folder cannot be used, is in use, is damaged, or holds something else; then nothing
-    /// in it was changed.
-    pub fn open(folder: &Path, options: &RocksOptions) -> Result<Self, StoreError> {
-        check_folder(folder)?;
-        // RocksDB would make the folder too, but not make its name durable.
-        create_dir_all(folder).map_err(|error| unusable(&error))?;
-        let db = DB::open(&db_options(options), folder).map_err(|error| opening(folder, error))?;
+    /// If the directory cannot be used, is in use, is damaged, or holds something else. It is
+    /// unchanged then.
+    pub fn open(directory: &Path, options: &RocksOptions) -> Result<Self, StoreError> {
+        check_folder(directory)?;
+        // RocksDB would create the directory too, but not make its name durable.
+        create_dir_all(directory).map_err(|error| unusable(&error))?;
+        let db =
+            DB::open(&db_options(options), directory).map_err(|error| opening(directory, error))?;
         Ok(Self::new(db, options))
     }
 
     /// Opens a store that nobody writes, and writes nothing either.
-    pub(super) fn open_read_only(folder: &Path) -> Result<Self, StoreError> {
+    pub(super) fn open_read_only(directory: &Path) -> Result<Self, StoreError> {
         let wanted = RocksOptions::default();
         let mut options = db_options(&wanted);
         options.create_if_missing(false);
-        let db = DB::open_for_read_only(&options, folder, false)
-            .map_err(|error| opening(folder, error))?;
+        let db = DB::open_for_read_only(&options, directory, false)
+            .map_err(|error| opening(directory, error))?;
         Ok(Self::new(db, &wanted))
     }
 
@@ -327,9 +328,9 @@ fn table_options(wanted: &RocksOptions) -> BlockBasedOptions {
     table
 }
 
-/// Refuses a folder that RocksDB would take for an empty one and fill, though it is not.
-fn check_folder(folder: &Path) -> Result<(), StoreError> {
-    let entries = match fs_err::read_dir(folder) {
+/// Refuses a directory that is not empty, but that RocksDB would take for empty and fill.
+fn check_folder(directory: &Path) -> Result<(), StoreError> {
+    let entries = match fs_err::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(unusable(&error)),
@@ -340,27 +341,27 @@ fn check_folder(folder: &Path) -> Result<(), StoreError> {
         names.push(entry.file_name().to_string_lossy().into_owned());
     }
     if names.iter().any(|name| name == "CURRENT") {
-        return check_current(folder, &names);
+        return check_current(directory, &names);
     }
     if names.iter().any(|name| name.ends_with(".sst")) {
         return Err(StoreError::Corrupt(format!(
             "the file CURRENT is missing in {}",
-            folder.display()
+            directory.display()
         )));
     }
     match names.iter().find(|name| !may_precede_current(name)) {
         None => Ok(()),
         Some(name) => Err(StoreError::Foreign(format!(
             "{} holds {name} and no state; choose an empty directory",
-            folder.display()
+            directory.display()
         ))),
     }
 }
 
 /// RocksDB takes a manifest that is not there for a fault of the disk, which it is not: somebody
 /// removed it, as the repair of a file system does with what it can't read.
-fn check_current(folder: &Path, names: &[String]) -> Result<(), StoreError> {
-    let current = fs_err::read(folder.join("CURRENT"));
+fn check_current(directory: &Path, names: &[String]) -> Result<(), StoreError> {
+    let current = fs_err::read(directory.join("CURRENT"));
     let current = current.map_err(|error| unusable(&error))?;
     // RocksDB itself refuses what is no name.
     let current = String::from_utf8_lossy(&current);
@@ -368,7 +369,7 @@ fn check_current(folder: &Path, names: &[String]) -> Result<(), StoreError> {
     if manifest.starts_with("MANIFEST-") && !names.iter().any(|name| name == manifest) {
         return Err(StoreError::Corrupt(format!(
             "the file {manifest} is missing in {}",
-            folder.display()
+            directory.display()
         )));
     }
     Ok(())
@@ -391,18 +392,18 @@ fn may_precede_current(name: &str) -> bool {
 
 fn unusable(error: &io::Error) -> StoreError {
     StoreError::Failed {
-        doing: "looking at its folder",
+        doing: "listing its directory",
         reason: error.to_string(),
     }
 }
 
-fn opening(folder: &Path, error: rocksdb::Error) -> StoreError {
-    match failed("opening its folder", error) {
+fn opening(directory: &Path, error: rocksdb::Error) -> StoreError {
+    match failed("opening its directory", error) {
         StoreError::Failed { doing, reason } if reason.contains("lock") => StoreError::Failed {
             doing,
             reason: format!(
                 "{} is in use; stop the other process that has it open ({reason})",
-                folder.display()
+                directory.display()
             ),
         },
         other => other,

@@ -22,7 +22,7 @@ const SMALL: RocksOptions = RocksOptions {
     block_cache_bytes: 1 << 20,
 };
 
-/// A store with a folder of its own, which goes with it.
+/// A store with a directory of its own, which goes with it.
 struct Owned {
     store: RocksStore,
     _folder: Option<TempDir>,
@@ -30,8 +30,8 @@ struct Owned {
 
 impl Owned {
     fn new(options: &RocksOptions) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = RocksStore::open(folder.path(), options).expect("an empty folder opens");
+        let folder = tempfile::tempdir().expect("a directory");
+        let store = RocksStore::open(folder.path(), options).expect("an empty directory opens");
         Self {
             store,
             _folder: Some(folder),
@@ -86,9 +86,9 @@ fn conforms_with_tiny_memtables() {
     Suite::new(|| Owned::new(&SMALL)).test_all();
 }
 
-/// A place for checkpoints; each asks for a folder that is not there yet.
+/// A place for checkpoints; each asks for a directory that is not there yet.
 fn places() -> (TempDir, impl Fn() -> PathBuf) {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a directory");
     let (path, count) = (folder.path().to_owned(), AtomicU64::new(0));
     let next = move || path.join(count.fetch_add(1, Ordering::Relaxed).to_string());
     (folder, next)
@@ -149,7 +149,7 @@ fn a_checkpoint_is_only_the_files_of_a_state_and_opens_as_one() {
 
 #[test]
 fn a_watch_tells_when_the_last_user_is_gone() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a directory");
     let store = RocksStore::open(folder.path(), &SMALL).expect("open");
     let watch = store.watch();
     let machine = StateMachine::open(store).expect("open");
@@ -158,7 +158,7 @@ fn a_watch_tells_when_the_last_user_is_gone() {
     assert!(watch.is_open());
     drop(reader);
     assert!(!watch.is_open());
-    RocksStore::open(folder.path(), &SMALL).expect("the folder is free");
+    RocksStore::open(folder.path(), &SMALL).expect("the directory is free");
 }
 
 /// A put, or now and then a delete, of one of 50 keys.
@@ -234,7 +234,7 @@ fn what_compaction_gave_up_is_collected_as_in_memory() {
     apply_and_collect(&mut in_memory);
     let expected = in_memory.reader().logical_hash().expect("hash");
 
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a directory");
     let store = RocksStore::open(folder.path(), &SMALL).expect("open");
     let mut machine = StateMachine::open(store).expect("open");
     apply_and_collect(&mut machine);
@@ -247,7 +247,7 @@ fn what_compaction_gave_up_is_collected_as_in_memory() {
     assert_eq!(machine.reader().logical_hash(), Ok(expected));
 }
 
-/// Where the child of the test below finds its folder.
+/// Where the child of the test below finds its directory.
 const CRASH_FOLDER: &str = "DENGINE_TEST_CRASH_FOLDER";
 
 /// Applies entries and flushes now and then until it is killed, and says what it has flushed.
@@ -268,7 +268,7 @@ fn a_killed_process_leaves_the_state_after_some_entry_at_or_behind_its_last_flus
     if let Some(folder) = std::env::var_os(CRASH_FOLDER) {
         return apply_until_killed(Path::new(&folder));
     }
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a directory");
     for round in 1..=4 {
         let flushed = kill_after_flushes(folder.path(), round);
         let store = RocksStore::open(folder.path(), &SMALL).expect("open after the kill");
@@ -307,7 +307,7 @@ fn kill_after_flushes(folder: &Path, flushes: usize) -> u64 {
 
 #[test]
 fn a_folder_with_other_files_is_refused_and_left_alone() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a directory");
     fs_err::write(folder.path().join("holiday.jpg"), "x").expect("write");
     let error = RocksStore::open(folder.path(), &SMALL).expect_err("not ours");
     assert!(matches!(error, StoreError::Foreign(_)), "{error}");
@@ -317,7 +317,7 @@ fn a_folder_with_other_files_is_refused_and_left_alone() {
 
 #[test]
 fn a_folder_in_use_is_refused() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a directory");
     let _store = RocksStore::open(folder.path(), &SMALL).expect("open");
     let error = RocksStore::open(folder.path(), &SMALL).expect_err("in use");
     assert!(
@@ -328,7 +328,7 @@ fn a_folder_in_use_is_refused() {
 
 #[test]
 fn a_missing_manifest_or_current_file_is_damage_and_not_an_empty_store() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a directory");
     let store = RocksStore::open(folder.path(), &SMALL).expect("open");
     let mut batch = WriteBatch::default();
     batch.put(b"a", b"1");
@@ -350,7 +350,7 @@ fn a_missing_manifest_or_current_file_is_damage_and_not_an_empty_store() {
     }
 }
 
-/// Everything a user can read from the folder.
+/// Everything a user can read from the directory.
 fn read_all(folder: &Path) -> Result<RangeResult, ReadError> {
     let machine = StateMachine::open(RocksStore::open(folder, &SMALL)?)?;
     let all = RangeQuery::new(KeyRange::From(Bytes::new()));
@@ -359,7 +359,7 @@ fn read_all(folder: &Path) -> Result<RangeResult, ReadError> {
 
 #[test]
 fn flipped_bits_are_damage_and_never_other_data() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a directory");
     let store = RocksStore::open(folder.path(), &SMALL).expect("open");
     let mut machine = StateMachine::open(store).expect("open");
     let entries: Vec<_> = (1..=9).map(entry).collect();

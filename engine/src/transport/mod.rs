@@ -18,7 +18,7 @@ mod strangers;
 pub(crate) use inbound::{LeaderNow, Listener, PeerEntrance, PeerGate};
 pub(crate) use outbound::Peers;
 pub(crate) use runtime::PeerRuntime;
-pub(crate) use snapshot::{CheckpointFolder, Incoming, OutgoingSnapshot};
+pub(crate) use snapshot::{CheckpointDir, Incoming, OutgoingSnapshot};
 
 use crate::config::{Config, WRITE_BYTES_MAX};
 use crate::memory::{self, Use};

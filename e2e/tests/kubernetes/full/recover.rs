@@ -113,7 +113,7 @@ async fn follow_the_runbook(world: &World) -> Result<()> {
         recover
             .run(world, async |line, said| {
                 let logs = line.contains(" logs ");
-                let goes_on = said.contains("will go on with what is in its folder");
+                let goes_on = said.contains("will continue with what is in its data directory");
                 ensure!(!logs || goes_on, "{said}");
                 Ok(())
             })

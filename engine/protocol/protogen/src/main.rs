@@ -19,20 +19,20 @@ const PROTOS: [&str; 4] = [
 ];
 
 fn main() -> Result<()> {
-    let folder = env::args_os().nth(1).context("usage: protogen FOLDER")?;
-    generate(Path::new(&folder))
+    let directory = env::args_os().nth(1).context("usage: protogen DIRECTORY")?;
+    generate(Path::new(&directory))
 }
 
-fn generate(folder: &Path) -> Result<()> {
-    fs_err::create_dir_all(folder)?;
+fn generate(directory: &Path) -> Result<()> {
+    fs_err::create_dir_all(directory)?;
     tonic_prost_build::configure()
         .bytes(".")
         .codec_path("crate::codec::Codec")
-        .out_dir(folder)
+        .out_dir(directory)
         .compile_fds(compiler(true)?.file_descriptor_set())?;
     // Server reflection has no use for comments.
     let descriptors = compiler(false)?.encode_file_descriptor_set();
-    Ok(fs_err::write(folder.join("descriptors.bin"), descriptors)?)
+    Ok(fs_err::write(directory.join("descriptors.bin"), descriptors)?)
 }
 
 /// Has read all files, with the comments that become documentation or without.
@@ -56,7 +56,7 @@ mod tests {
         let again = tempfile::tempdir().unwrap();
         generate(again.path()).unwrap();
         for file in ["dengine.v1.rs", "dengine.peer.v1.rs", "descriptors.bin"] {
-            let read = |folder: &Path| fs_err::read(folder.join(file)).unwrap();
+            let read = |directory: &Path| fs_err::read(directory.join(file)).unwrap();
             assert!(
                 read(&committed) == read(again.path()),
                 "{file} is not what the .proto files say: make protos"

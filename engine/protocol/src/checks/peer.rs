@@ -50,9 +50,12 @@ pub enum Refusal {
     /// No member's address or folder id is this long.
     #[error("an address or a folder id has more than {TEXT_BYTES_MAX} bytes")]
     TooLong,
-    /// It lost its folder, and with it what it voted for.
-    #[error("member {member} has folder {known}, not {named}: its folder was wiped or replaced")]
-    Folder {
+    /// Its data directory was replaced, so its votes are lost.
+    #[error(
+        "member {member} has folder id {known}, not {named}: its data directory was wiped or \
+         replaced"
+    )]
+    FolderId {
         /// Who.
         member: MemberId,
         /// What it was added with.
@@ -115,7 +118,7 @@ pub fn admit(
         return Err(Refusal::TooLong);
     }
     match members.members.get(&from) {
-        Some(member) if member.folder_id != hello.folder_id => Err(Refusal::Folder {
+        Some(member) if member.folder_id != hello.folder_id => Err(Refusal::FolderId {
             member: from,
             known: member.folder_id.clone(),
             named: hello.folder_id.clone(),
@@ -299,7 +302,7 @@ mod tests {
             folder_id: "other".to_owned(),
             ..hello_of(3)
         };
-        let refusal = Refusal::Folder {
+        let refusal = Refusal::FolderId {
             member: MemberId(3),
             known: "f3".to_owned(),
             named: "other".to_owned(),

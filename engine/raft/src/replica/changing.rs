@@ -21,7 +21,7 @@ pub struct NewMember {
     pub peer_address: String,
     /// `host:port` for clients.
     pub client_address: String,
-    /// Of the newcomer's data folder.
+    /// The id of the new member's data directory (`folder_id`).
     pub folder_id: String,
 }
 
@@ -43,8 +43,7 @@ impl NewMember {
 /// What somebody asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MembershipRequest {
-    /// Somebody is to get the log, and not to vote. The same if it is asked for the same folder
-    /// again.
+    /// Somebody is to get the log, and not to vote. Idempotent by folder id.
     AddLearner(NewMember),
     /// This learner is to vote.
     Promote(MemberId),

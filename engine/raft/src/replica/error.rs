@@ -27,7 +27,7 @@ pub enum RequestError {
     /// This member is in its cluster no more. Nothing was changed.
     #[error("this member was removed from its cluster; nothing was changed, ask another one")]
     Removed,
-    /// This member has an empty folder and no identity yet.
+    /// This member has an empty data directory and no identity yet.
     #[error("this member belongs to no cluster yet: bootstrap it, or join it to a cluster")]
     WaitingForIdentity,
     /// A bound is reached. Nothing was changed.

@@ -1,4 +1,4 @@
-//! From what a data folder holds to a log and a state that belong together.
+//! Opens the log and the state of a data directory, so that they belong together.
 
 use dengine_snapshot as snapshot;
 
@@ -53,7 +53,7 @@ pub enum OpenError {
 /// # Errors
 /// Something could not be opened, or [`OpenError::LogBehindState`].
 pub fn open_member<L: Disk, S>(
-    folders: &impl MemberDirs,
+    dirs: &impl MemberDirs,
     cluster: ClusterId,
     (mut log, mut recovered): (Log<L>, Recovered),
     reopen: impl FnOnce() -> Result<(Log<L>, Recovered), LogError>,
@@ -64,8 +64,7 @@ pub fn open_member<L: Disk, S>(
         let (state, applied) = open_state()?;
         Ok::<_, OpenError>(((state, applied), applied.index))
     };
-    let ((state, applied), installed) =
-        snapshot::open_state(folders, cluster, recovered.base, open)?;
+    let ((state, applied), installed) = snapshot::open_state(dirs, cluster, recovered.base, open)?;
     let mut reset_and_recovered = None;
     let is_behind = recovered.last_index < applied.index;
     if is_behind && loss_accepted && !planted!(StateAheadAfterRecover) {

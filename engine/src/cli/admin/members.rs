@@ -37,7 +37,7 @@ pub(super) enum MembersCommand {
         /// Its id.
         member: u64,
     },
-    /// Remove a member for ever: its folder can't come back, and its id is not used again.
+    /// Remove a member permanently: its data directory cannot rejoin, and its id is not used again.
     ///
     /// The leader itself can't be removed: hand leadership over first (`transfer`).
     Remove {
@@ -212,7 +212,7 @@ fn as_table(response: &MembersResponse) -> String {
         "LAG",
         "CLIENT ADDRESS",
         "PEER ADDRESS",
-        "FOLDER",
+        "FOLDER ID",
     ];
     table(header, rows.collect())
 }

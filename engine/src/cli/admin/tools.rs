@@ -96,8 +96,8 @@ pub(super) async fn hash(cluster: &Cluster, as_json: bool) -> anyhow::Result<u8>
     let answers = asked.iter().filter_map(|it| it.answer.as_ref().ok());
     if let Some(index) = first_difference(answers) {
         bail!(
-            "members hold different states at index {index}: keep all folders as they are, and \
-             report it; this must never happen"
+            "members hold different states at index {index}: keep all data directories as \
+             they are, and report it; this must never happen"
         );
     }
     outcome(&asked)

@@ -10,4 +10,4 @@ mod send;
 pub(crate) use receive::Incoming;
 pub(super) use receive::{Sender, SnapshotAnswers};
 pub(super) use send::SnapshotSender;
-pub(crate) use send::{CheckpointFolder, OutgoingSnapshot};
+pub(crate) use send::{CheckpointDir, OutgoingSnapshot};

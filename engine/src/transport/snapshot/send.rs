@@ -41,11 +41,11 @@ const FRUITLESS_MAX: u32 = 20;
 pub(crate) struct OutgoingSnapshot {
     outgoing: Outgoing<RealDisk>,
     /// Goes last.
-    _folder: CheckpointFolder,
+    _folder: CheckpointDir,
 }
 
-/// A folder that is removed with its owner.
-pub(crate) struct CheckpointFolder(pub(crate) PathBuf);
+/// A directory that is removed when this is dropped.
+pub(crate) struct CheckpointDir(pub(crate) PathBuf);
 
 impl OutgoingSnapshot {
     /// See [`Outgoing::answers`].
@@ -53,7 +53,7 @@ impl OutgoingSnapshot {
         self.outgoing.answers(snapshot_position(message))
     }
 
-    pub(crate) fn new(outgoing: Outgoing<RealDisk>, folder: CheckpointFolder) -> Self {
+    pub(crate) fn new(outgoing: Outgoing<RealDisk>, folder: CheckpointDir) -> Self {
         Self {
             outgoing,
             _folder: folder,
@@ -61,7 +61,7 @@ impl OutgoingSnapshot {
     }
 }
 
-impl Drop for CheckpointFolder {
+impl Drop for CheckpointDir {
     fn drop(&mut self) {
         // If it cannot be removed now, it is when the member starts again.
         let _ = std::fs::remove_dir_all(&self.0);

@@ -298,7 +298,7 @@ async fn a_member_that_opens_its_folder_hears_a_signal() {
     assert!(
         member
             .logged()
-            .contains("stopping before the folder is open")
+            .contains("stopping before the data directory is open")
     );
     shim.go_on(member);
     member.start();
