@@ -197,9 +197,8 @@ pub enum Fatal {
 }
 
 impl Fatal {
-    /// The same as [`StartError::needs_replacement`]. Damage that is found while the member runs
-    /// would be found again, and by the next start perhaps not: whoever waits for it to be refused
-    /// there waits for ever.
+    /// The same as [`StartError::needs_replacement`]. Decided when damage is found at run time,
+    /// because the next start may not read the damaged place and would succeed.
     #[must_use]
     pub fn needs_replacement(&self) -> bool {
         match self {

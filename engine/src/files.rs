@@ -1,5 +1,5 @@
-//! File descriptors: a log or a store that finds none left ends its member, so what comes in from
-//! outside may have a part of them only.
+//! File descriptors: a log or a store that finds none left ends its member, so incoming work is
+//! limited to a part of them.
 //!
 //! Of those that the process may have open at most ([`raise_limit`]), clients get three eighths,
 //! the store's tables a quarter, peers a sixteenth, and the ports for people and for probes a

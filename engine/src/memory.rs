@@ -1,5 +1,4 @@
-//! Memory: a process that wants more than it may have is killed, so what comes in from outside may
-//! have a part of it only.
+//! Memory: a process that exceeds its limit is killed, so incoming work is limited to a part of it.
 //!
 //! Of what the process may have, its control group's limit or the machine's memory, writes that
 //! wait get an eighth; connections, what has arrived of requests, and requests that wait, a
@@ -188,7 +187,7 @@ impl Remedies {
                 tracing::warn!(
                     closed,
                     has = seen.1,
-                    "connections of whoever has most were closed, for memory is short"
+                    "closed connections of the clients that use most memory: memory is short"
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! Threads that have less of a processor than all others while these want it: for what may wait.
+//! Threads with a lower scheduling priority (nice), for work that may wait.
 
 use std::io;
 use std::time::Duration;
@@ -43,8 +43,8 @@ impl Drop for Nicer {
     }
 }
 
-/// Where priorities are of threads. Where they are not, or it is refused, these threads are only
-/// less kind.
+/// Only on systems with priorities per thread. Elsewhere, or if it is refused, these threads run
+/// with normal priority.
 fn step_back() {
     if cfg!(target_os = "linux") {
         let _ = rustix::process::nice(NICER);

@@ -1,5 +1,5 @@
-//! Calls to the Admin service of one member. Thin on purpose: whoever changes a cluster decides
-//! itself what to repeat, so nothing is retried here.
+//! Calls to the Admin service of one member. Deliberately thin: the caller decides what to repeat,
+//! so nothing is retried here.
 
 use std::future::Future;
 use std::sync::Arc;

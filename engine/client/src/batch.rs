@@ -73,23 +73,23 @@ impl Compare {
         Self::version(key, Ordering::Equal, 0)
     }
 
-    /// How often the key was changed since its creation relates so to `version`; 0: it does not
+    /// Compares how often the key was changed since its creation with `version`; 0: it does not
     /// exist.
     pub fn version(key: impl Into<Bytes>, relation: Ordering, version: u64) -> Self {
         Self::new(key, wire(relation), Target::Version(version))
     }
 
-    /// The revision that created the key relates so to `revision`; 0: it does not exist.
+    /// Compares the revision that created the key with `revision`; 0: it does not exist.
     pub fn create_revision(key: impl Into<Bytes>, relation: Ordering, revision: u64) -> Self {
         Self::new(key, wire(relation), Target::CreateRevision(revision))
     }
 
-    /// The revision that last changed the key relates so to `revision`; 0: it does not exist.
+    /// Compares the revision that last changed the key with `revision`; 0: it does not exist.
     pub fn mod_revision(key: impl Into<Bytes>, relation: Ordering, revision: u64) -> Self {
         Self::new(key, wire(relation), Target::ModRevision(revision))
     }
 
-    /// The key exists, and its value relates so to `value`, byte by byte.
+    /// The key exists; compares its value with `value`, byte by byte.
     pub fn value(key: impl Into<Bytes>, relation: Ordering, value: impl Into<Bytes>) -> Self {
         Self::new(key, wire(relation), Target::Value(value.into()))
     }
@@ -139,7 +139,7 @@ impl Operation {
         }))
     }
 
-    /// Sets a key that expires so long after, and not sooner.
+    /// Sets a key with a time to live; the key never expires earlier.
     pub fn put_with_ttl(key: impl Into<Bytes>, value: impl Into<Bytes>, ttl: Duration) -> Self {
         Operation(operation::Operation::Put(operation::Put {
             key: key.into(),

@@ -92,14 +92,14 @@ impl Client {
     }
 
     /// The highest revision that this client and its clones have seen, and of which cluster: what
-    /// their session reads do not fall behind. Pass it on with a message, so that who gets it reads
-    /// what you wrote.
+    /// their session reads do not fall behind. Send it along with a message, so that the recipient
+    /// reads your writes.
     #[must_use]
     pub fn position(&self) -> Position {
         self.shared.seen()
     }
 
-    /// From now on session reads do not fall behind `position` either, which somebody else has
+    /// From now on session reads also include everything up to `position`, which another client has
     /// seen.
     pub fn saw(&self, position: Position) {
         self.shared.saw(position.cluster_id, position.revision);
@@ -143,7 +143,7 @@ impl Client {
         self.put_with(key, value, options).await
     }
 
-    /// Sets a key that expires so long after, and not sooner.
+    /// Sets a key with a time to live; the key never expires earlier.
     ///
     /// # Errors
     /// As for [`put`](Self::put).
@@ -260,7 +260,7 @@ impl Client {
         self.write(batch.wire()).await
     }
 
-    /// Gives up history: afterwards nothing can be read or watched below this revision.
+    /// Compacts history: afterwards no revision below this one can be read or watched.
     ///
     /// # Errors
     /// `RevisionUnavailable` if that was done before, or the revision lies in the future.

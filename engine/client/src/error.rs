@@ -61,9 +61,9 @@ pub enum Error {
         /// The server's words.
         message: String,
     },
-    /// Make room, or wait until somebody has: the disk of the member that leads is nearly full.
-    /// Deletes and reads are served. It was tried again for as long as a leader takes to hand over
-    /// to a member with a better disk. Nothing was changed.
+    /// Free space: the leader's disk is nearly full. Deletes and reads still work. The call was
+    /// retried for as long as a leader takes to transfer leadership to a member with more space.
+    /// Nothing was changed.
     #[error("low on space: {message}")]
     LowOnSpace {
         /// The server's words.

@@ -21,10 +21,10 @@ const KEEP_ALIVE_PAUSE: Duration = Duration::from_millis(100);
 /// How a session is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// The session may be ended by the cluster when it did not hear of it for so long. Shorter than
-    /// a pause of this process, or than a change of leader, and the session is lost; longer, and
-    /// the cluster keeps the answers for a client that is gone. The cluster bounds it. Default 60
-    /// s.
+    /// The cluster may end the session when it was not used for this long. If this is shorter than
+    /// a pause of this process or a change of leader, the session is lost; if it is long, the
+    /// cluster keeps the answers of a client that is gone for as long. The cluster bounds it.
+    /// Default 60 s.
     pub ttl: Duration,
 }
 

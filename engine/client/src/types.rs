@@ -45,7 +45,7 @@ pub(crate) fn position(seen: Position) -> Option<v1::Position> {
     })
 }
 
-/// A time to live for the wire, which counts in milliseconds: rounded up, for a key never dies
+/// A time to live in milliseconds, as the protocol has it; rounded up, so that no key expires
 /// early.
 pub(crate) fn ttl_ms(ttl: Option<Duration>) -> u64 {
     let millis = |ttl: Duration| ttl.as_nanos().div_ceil(1_000_000).max(1);
@@ -96,7 +96,7 @@ pub struct KeyValue {
     pub mod_revision: u64,
     /// 1 on creation, one more with each change; starts over after a delete.
     pub version: u64,
-    /// The key may be gone so long after its last change; `None`: it stays.
+    /// Time to live, counted from its last change; `None`: no expiry.
     pub ttl: Option<Duration>,
 }
 
@@ -146,7 +146,7 @@ answers!(
 pub struct PutOptions {
     /// Answer with the pair as it was before.
     pub previous: bool,
-    /// The key expires so long after this put, and not sooner. `None`: it stays.
+    /// Time to live, counted from this put; the key never expires earlier. `None`: no expiry.
     pub ttl: Option<Duration>,
 }
 

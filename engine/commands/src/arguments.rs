@@ -58,7 +58,7 @@ pub(crate) enum Freshness {
     Linearizable,
     /// As fresh, by the leader's lease: trusts that the members' clocks run about equally fast.
     Lease,
-    /// What the member that is asked has, however old.
+    /// The state of the member that is asked; it may be stale.
     #[value(aliases = ["e", "serializable", "s"])]
     Eventual,
 }

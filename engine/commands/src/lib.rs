@@ -49,14 +49,14 @@ pub enum KeyCommand<B: Args, A: Args> {
     Range(Placed<B, RangeArgs, A>),
     /// Show changes of keys as they happen, in their order, through changes of leader too.
     Watch(Placed<B, WatchArgs, A>),
-    /// Compare, and then do one of two lists of operations: all of it at once.
+    /// Run a transaction: comparisons, and then one of two lists of operations, atomically.
     ///
     /// Without --if, --then and --else it is read from standard input, a line each: `if exists a`,
     /// `then put b 1`, `else get b`. Words are quoted as in a shell, within their line. Exits 0
     /// whether the comparisons hold or not: the answer says which.
     #[command(name = "txn")]
     Transaction(Placed<B, TxnArgs, A>),
-    /// Give up history: nothing can be read or watched below a revision any more.
+    /// Compact history: no revision below the given one can be read or watched any more.
     Compact(Placed<B, CompactArgs, A>),
 }
 

@@ -39,7 +39,7 @@ pub struct RangeArgs {
     #[command(flatten)]
     moment: Moment,
 
-    /// At most so many keys.
+    /// Maximum number of keys.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     limit: Option<u32>,
 

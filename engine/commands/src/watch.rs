@@ -26,15 +26,15 @@ pub struct WatchArgs {
     #[arg(long)]
     previous: bool,
 
-    /// Leave out deletions.
+    /// Omit deletes.
     #[arg(long, conflicts_with = "only_deletes")]
     only_puts: bool,
 
-    /// Leave out what sets a key.
+    /// Omit puts.
     #[arg(long)]
     only_deletes: bool,
 
-    /// End after so many changes.
+    /// Exit after this many changes.
     #[arg(long, value_name = "CHANGES")]
     count: Option<u64>,
 }

@@ -31,7 +31,7 @@ pub struct PutArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     file: Option<PathBuf>,
 
-    /// The key expires so long after this, and not sooner; as in 90s, 10m or 1h.
+    /// Time to live, such as 90s, 10m or 1h. The key does not expire earlier.
     #[arg(long, value_parser = arguments::ttl)]
     ttl: Option<Duration>,
 

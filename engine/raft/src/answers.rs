@@ -1,4 +1,4 @@
-//! How many bytes of answers may wait to be sent, of all clients together, and of one.
+//! Limits the bytes of answers that wait to be sent, for all clients together and for each.
 //!
 //! What a request returns may be a thousand times as large as the request, and waits for as long as
 //! its client takes to read it. So it is counted from when it was read until it is sent. Beyond the
@@ -47,9 +47,9 @@ pub struct Held {
 }
 
 impl AnswerBudget {
-    /// So many bytes may be held at once. Who holds none may have an answer of `largest` bytes for
-    /// which there is room, whatever its share is: else it would never be let in where there is
-    /// room for little more than one.
+    /// A budget of this many bytes. A client that holds none may have an answer of up to `largest`
+    /// bytes if there is room, whatever its share: otherwise it would never be admitted where the
+    /// budget is little more than one answer.
     #[must_use]
     pub fn new(limit: usize, largest: usize) -> Self {
         Self(Arc::new(Budget {

@@ -4,8 +4,8 @@
 //! std's `mpsc` wakes the receiver with a lock in hand that the receiver takes before it sleeps
 //! again. Where processors are busy the one that is woken takes the place of the one that woke it,
 //! and then waits for it: at once where both are equals, and for tens of milliseconds where the
-//! sender is a thread that is nicer than all others, and everything that the receiver decides with
-//! it. Here the lock is held to put something in, and whoever sleeps is woken after that.
+//! sender is a thread of lower priority, and everything that the receiver decides with it. Here the
+//! lock is held to put something in, and whoever sleeps is woken after that.
 
 use dengine_planted::planted;
 use dengine_types::sync::{Condvar, Mutex, MutexGuard};
@@ -40,7 +40,7 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
 /// Puts items in. Each clone keeps the channel open.
 pub struct Sender<T>(Arc<Shared<T>>);
 
-/// Takes items out, in the order in which they were put in.
+/// The receiver: takes items in the order in which they were sent.
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
     /// Out of the channel already: all that there was is taken at once.
@@ -77,7 +77,7 @@ impl<T> Shared<T> {
 }
 
 impl<T> Sender<T> {
-    /// Puts it in. Never waits.
+    /// Sends an item. Never blocks.
     ///
     /// # Errors
     /// There is no receiver any more; here it is again.

@@ -1,4 +1,4 @@
-//! What a replica takes in: [`Input`], and what its parts say.
+//! The inputs of a replica: [`Input`] and its parts.
 
 use crate::replica::{Announcement, AppliedRange};
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use dengine_log::Position;
 use dengine_types::{Entry, EntryKind, Index, MemberId};
 use std::net::IpAddr;
 
-/// Names one request to whoever asked; unique within one run of a member. Drawn from
+/// Identifies one request of a caller; unique within one run of a member. Drawn from
 /// [`Replica::name`](crate::replica::Replica::name).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
@@ -49,7 +49,7 @@ pub enum Input {
         /// To whom.
         to: Successor,
     },
-    /// Replicate these commands, for which nobody waits. Lost if this member does not lead.
+    /// Replicate these commands without an answer. Dropped if this member does not lead.
     Propose(OwnCommands),
     /// From a peer's stream.
     Message {
@@ -60,7 +60,7 @@ pub enum Input {
     },
     /// A peer could not be reached.
     Unreachable(MemberId),
-    /// A peer said up to which version it reads commands.
+    /// A peer announced the newest command version that it reads.
     Announced {
         /// Who.
         member: MemberId,
@@ -73,8 +73,7 @@ pub enum Input {
     Removed,
     /// From the log writer: everything up to this append is on disk.
     Persisted(AppendId),
-    /// From the log writer: there is no space for what it has to write, which waits. Said again
-    /// and again until there is.
+    /// From the log writer: its pending writes wait for disk space. Repeated until there is space.
     LogFull,
     /// Whether the disk is nearly full. Said again and again while it is.
     LowOnSpace(bool),

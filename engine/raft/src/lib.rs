@@ -6,7 +6,7 @@
 //! ships.
 //!
 //! # One vocabulary
-//! A member is told what happened as an [`Input`], and says what is to be done as an [`Output`]:
+//! A member takes what happened as an [`Input`], and returns what has to be done as an [`Output`]:
 //!
 //! ```text
 //!  the shell                     │ this crate
@@ -32,8 +32,8 @@
 //! chooses who goes on).
 //!
 //! Who waits is the shell's too. It draws a [`Token`] for each request
-//! ([`Replica::name`](replica::Replica::name)), keeps who waits under it, and says when asked
-//! whether somebody still does.
+//! ([`Replica::name`](replica::Replica::name)), keeps the waiting caller under it, and reports on
+//! request whether the caller still waits.
 //!
 //! # The way of a write
 //! ```text

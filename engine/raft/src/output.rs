@@ -1,4 +1,4 @@
-//! What a replica has done: [`Output`], and what its parts say.
+//! The outputs of a replica: [`Output`] and its parts.
 
 use crate::consensus::{PeerMessageError, State};
 use crate::input::{AppendId, Token};
@@ -34,19 +34,19 @@ pub enum Output {
         /// Why.
         error: RequestError,
     },
-    /// Another entry is committed where the log of this member had that write: it is in no log that
-    /// counts, and never will be. See [`RequestError::lost`].
+    /// Another entry is committed at the index of this write, so the write is not committed and
+    /// never will be. See [`RequestError::lost`].
     Lost(Token),
-    /// Nobody will know what becomes of this write: let whoever waits for it go without an answer.
+    /// The outcome of this write can never be known: drop its caller without an answer.
     Forgotten(Token),
-    /// The one to whom leadership was to be handed leads.
+    /// The leadership transfer has completed.
     Transferred {
         /// Which transfer.
         token: Token,
-        /// In which term it leads.
+        /// In which term the new leader leads.
         term: Term,
     },
-    /// The role, the leader or the term is another one.
+    /// The role, the leader or the term has changed.
     StateChanged(State),
     /// A peer sent what no member sends. It changed nothing.
     PeerRefused(PeerMessageError),

@@ -44,7 +44,7 @@ pub struct QueueLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Dropped {
     /// As much waits for this peer as may; consensus must be told that it is unreachable.
-    #[error("as much waits for this peer as may")]
+    #[error("the queue to this peer is full")]
     Full,
     /// No peer takes a message of this size.
     #[error("no peer takes a message of {bytes} bytes; the largest may have {max}")]

@@ -25,9 +25,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// What `dengine init` takes.
 #[derive(Debug, Args)]
 pub(super) struct InitArgs {
-    /// Admin addresses of all members, comma-separated; the first begins the cluster. Client
-    /// addresses do too, as long as the admin port that a member names there can be reached from
-    /// here.
+    /// Admin addresses of all members, comma-separated; the first one bootstraps the cluster.
+    /// Client addresses work too if the admin addresses that the members advertise can be reached
+    /// from here.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', required = true)]
     endpoints: Vec<String>,
 

@@ -77,13 +77,13 @@ enum Command {
     /// For the case that a majority of the voters lost power at once. A single such member is
     /// better removed from the cluster, and joined again with an empty data directory.
     Recover(recover::RecoverArgs),
-    /// Look after a running cluster: status, members, sessions, transfer of leadership, health.
+    /// Administer a running cluster: status, members, sessions, leadership transfer, health.
     Admin(admin::AdminArgs),
     /// Ask a member for its health; exits 0 if it is serving, else 1.
     Health(health::HealthArgs),
     #[command(flatten)]
     Keys(KeyCommand<(), keys::Endpoints>),
-    /// Write what makes a shell complete this command line to standard output.
+    /// Write a shell completion script to standard output.
     Completions(man::CompletionsArgs),
     /// Write manual pages into a directory.
     #[command(hide = true)]

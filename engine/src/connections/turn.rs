@@ -2,10 +2,10 @@
 //! start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996).
 //!
 //! A turn cannot be cut short: who decodes a frame of a thousand calls, or answers it, gives way
-//! only after that. So time that was had is counted, of each source. Who has had less than others
-//! goes on until it is even with them, and who has had more gives way as soon as it can. Who was
-//! away has no claim to all the time in which others were served: a moment of it, [`CREDIT`], is
-//! enough to be served at once.
+//! only after that. So time that was had is counted, of each source. A source that has used less
+//! than others continues until it has caught up, and one that has used more yields as soon as it
+//! can. Who was away has no claim to all the time in which others were served: a moment of it,
+//! [`CREDIT`], is enough to be served at once.
 //!
 //! Where processors are busy, who wants clearly more than others is [*heavy*](super::heavy) and
 //! served by threads that are nicer ([`Nicer`]): less of a processor, and turns that last longer by

@@ -1,4 +1,4 @@
-//! Who waits for what the replica was asked. The replica knows them by tokens.
+//! The callers that wait for the replica, by the tokens under which it knows them.
 
 use super::inbox::Reply;
 use super::waiters::Awaited;

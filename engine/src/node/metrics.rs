@@ -12,12 +12,12 @@ metrics_table! {
     /// Time from handing a batch to log and peers until a quorum has it
     Histogram COMMIT_SECONDS = "dengine_commit_seconds";
 
-    /// Time of one turn of the thread that decides
+    /// Time of one iteration of the replica thread
     ///
     /// A turn of the replica thread handles everything that was queued.
     Histogram REPLICA_TURN_SECONDS = "dengine_replica_turn_seconds";
 
-    /// Time that a read waited for a quorum's word
+    /// Time that a read waited for confirmation by a quorum
     ///
     /// Of linearizable and lease reads.
     Histogram READ_CONFIRM_SECONDS = "dengine_read_confirm_seconds";
@@ -28,7 +28,7 @@ metrics_table! {
     /// Entries applied
     Counter APPLIED_ENTRIES_TOTAL = "dengine_applied_entries_total";
 
-    /// Peer messages that no peer may send
+    /// Invalid peer messages that were refused
     ///
     /// They were refused.
     Counter PEER_MESSAGES_REFUSED_TOTAL = "dengine_peer_messages_refused_total";

@@ -231,9 +231,8 @@ impl Node {
         self.unless_stopped(self.running()?.confirm_read(Confirm::Quorum).await)
     }
 
-    /// The same as [`Node::read_barrier`], and while this member leads and holds a lease, without
-    /// asking anybody. It rests on the clocks of the members running at the same speed within ten
-    /// percent.
+    /// As [`Node::read_barrier`], but without a round of messages while this member leads and holds
+    /// a lease. Relies on the members' clocks running at the same speed within ten percent.
     ///
     /// # Errors
     /// As [`Node::read_barrier`].
@@ -270,7 +269,7 @@ impl Node {
         self.inner.signals.status.borrow().clone()
     }
 
-    /// Tells of every change of [`Node::status`], at most one tick late.
+    /// A receiver of every change of [`Node::status`], at most one tick late.
     #[must_use]
     pub fn status_changes(&self) -> watch::Receiver<NodeStatus> {
         self.inner.signals.status.subscribe()
@@ -379,7 +378,7 @@ impl Node {
         Ok(self.change_members(request).await?.membership)
     }
 
-    /// Removes a member for ever. Idempotent. This member must lead.
+    /// Removes a member permanently. Idempotent. This member must lead.
     ///
     /// # Errors
     /// [`RequestError::Refused`] if it is the leader, or if the voters left that answer would be no
@@ -421,8 +420,8 @@ impl Node {
         self.unless_stopped(self.running()?.request(REQUESTS, transfer).await)
     }
 
-    /// Hands leadership to whoever suits best, if this member leads: whoever is about to stop
-    /// should, so that the cluster need not miss a leader for an election timeout.
+    /// Transfers leadership to the best suited voter, if this member leads. Call it before
+    /// stopping, so that the cluster is not without a leader for an election timeout.
     pub async fn hand_over(&self) {
         if self.status().role == Role::Leader
             && let Err(error) = self.transfer(Successor::Soonest).await

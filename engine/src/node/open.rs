@@ -125,8 +125,8 @@ fn tell(opened: &OpenedDir) {
         tracing::warn!(
             last = last.0,
             applied = applied.0,
-            "the power loss took the end of the log; it begins anew after the state, as was \
-             accepted"
+            "the end of the log was lost in the power loss; the log restarts after the state, \
+             because the loss was accepted"
         );
     }
     if let Some(torn) = &opened.recovered.torn {

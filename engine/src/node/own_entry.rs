@@ -16,8 +16,8 @@ pub(super) fn tell_if_removed(own: MemberId, membership: &Membership) {
     if membership.has_removed(own) {
         tracing::warn!(
             member = own.0,
-            "this member was removed from the cluster and takes no part in it any more; end it, \
-             and to have it join again as a new member, start it with an empty --data-dir"
+            "this member was removed from the cluster; stop it. To join again as a new member, \
+             start it with an empty --data-dir"
         );
     }
 }

@@ -1,5 +1,4 @@
-//! Those who wait for calls that are made together: each until a time of its own, and each may
-//! leave before.
+//! The callers of calls that are made together; each has its own deadline and may cancel earlier.
 //!
 //! What nobody waits for any more is not begun: a write is not proposed, a key is not read.
 

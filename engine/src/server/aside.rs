@@ -38,8 +38,8 @@ pub(super) struct Aside(Arc<Shared>);
 
 struct Shared {
     turns: Turns,
-    /// Where turns are waited for: a turn that was given to who is not polled, on threads that are
-    /// nicer than all others, would be had by nobody.
+    /// Where turns are waited for: a turn that was given to who is not polled, on threads of lower
+    /// priority, would be had by nobody.
     usual: Handle,
     threads: Handle,
 }
@@ -189,8 +189,7 @@ mod tests {
         Some(IpAddr::from([10, 0, 0, last as u8]))
     }
 
-    /// Everybody's ranges waited until threads that are nicer than all others polled a heavy
-    /// client's.
+    /// Everybody's ranges waited until threads of lower priority polled a heavy client's.
     #[tokio::test(flavor = "multi_thread")]
     async fn who_is_not_polled_keeps_no_turn_to_read() {
         let dir = tempfile::tempdir().unwrap();

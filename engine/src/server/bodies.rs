@@ -298,9 +298,8 @@ impl Arriving {
     fn given_up(&mut self, context: &mut Context<'_>) -> Option<Status> {
         if self.part.as_ref().is_some_and(Part::is_given_up) {
             return Some(Status::resource_exhausted(
-                "requests that arrive slowly take all the memory there is for them, those of your \
-                 address most of it, and this one was the oldest of these; nothing was changed, \
-                 try again",
+                "requests that arrive slowly use all memory for them, most of it from your \
+                 address, and this request was the oldest; nothing was changed, try again",
             ));
         }
         if self.due == Due::Never && self.part.is_none() {

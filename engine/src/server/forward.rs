@@ -36,8 +36,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Connections kept; a cluster has at most 32 members, and addresses that changed are forgotten by
 /// this.
 const CONNECTIONS_MAX: usize = 64;
-/// A leader that another one has followed is waited for so long. One that gets on has answered by
-/// then those whose writes it has committed.
+/// How long to wait for the answer of a deposed leader. If it still works, it has answered all
+/// writes that it committed by then.
 const DEPOSED_PATIENCE: Duration = Duration::from_millis(500);
 /// How often it is looked who leads.
 const LEADER_LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -58,8 +58,8 @@ pub(super) enum Effect {
 #[derive(Clone, Debug)]
 pub(super) struct Forwarder {
     links: Arc<Mutex<HashMap<String, Link>>>,
-    /// Where they are served, whoever is the first to use one: a client's own threads may be nicer
-    /// than all others ([`Sources`](crate::connections::Sources)), and everybody's requests pass
+    /// Where they are served, whoever is the first to use one: the threads of a client may be of
+    /// lower priority ([`Sources`](crate::connections::Sources)), and everybody's requests pass
     /// over the same link.
     threads: Handle,
     timeout: Duration,
@@ -380,8 +380,7 @@ mod tests {
         );
     }
 
-    /// Where it was a heavy client, everybody's writes waited for a thread that is nicer than all
-    /// others.
+    /// Where it was a heavy client, everybody's writes waited for a thread of lower priority.
     #[test]
     fn a_link_is_served_where_the_forwarder_was_made_whoever_uses_it_first() {
         let runtime = || tokio::runtime::Runtime::new().unwrap();

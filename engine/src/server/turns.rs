@@ -1,5 +1,5 @@
-//! Whose turn it is, of many who want one: round by address, and of those that nobody else has, no
-//! address has all. Who had all others wait long may have to rest.
+//! Fair turns among many callers: round-robin by address, and no address gets all free turns. An
+//! address that delayed all others for long may have to pause.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -91,8 +91,8 @@ impl Turns {
     }
 
     /// Waits for a turn on `threads`, and reads in it where `blocking` may block. However long it
-    /// takes until whoever wants it is polled again, which on threads that are nicer than all
-    /// others may be long: neither is a turn kept that was given, nor one in which all was read.
+    /// takes until whoever wants it is polled again, which on threads of lower priority may be
+    /// long: neither is a turn kept that was given, nor one in which all was read.
     ///
     /// # Errors
     /// It panicked, or those threads have ended.
@@ -334,8 +334,8 @@ mod tests {
         assert!(lines.taken == 0 && lines.by_address.is_empty() && lines.round.is_empty());
     }
 
-    /// Everybody's watches of the past waited until threads that are nicer than all others polled a
-    /// heavy client's.
+    /// Everybody's watches of the past waited until threads of lower priority polled a heavy
+    /// client's.
     #[tokio::test]
     async fn who_is_not_polled_keeps_no_turn() {
         let (turns, threads) = (Turns::new(1, Share::HALF), Handle::current());

@@ -15,7 +15,7 @@ pub(crate) struct Lines(Mutex<Second>);
 struct Second {
     since: Option<Instant>,
     written: u32,
-    /// Events without a line since the last one that had a line.
+    /// Number of suppressed lines since the last one that was logged.
     suppressed: u64,
 }
 

@@ -246,7 +246,7 @@ async fn next_frame(
     tokio::select! {
         frame = frames.message() => frame,
         () = stream.refused() => Err(Status::invalid_argument(
-            "a message was refused that no member sends; this member's log says why",
+            "refused a message that members never send; this member's log says why",
         )),
     }
 }
@@ -391,8 +391,8 @@ impl PeerEntrance {
 fn may_speak(leader: Option<MemberId>, from: MemberId) -> Result<(), Status> {
     match leader {
         Some(leader) if leader != from => Err(Status::permission_denied(format!(
-            "member {leader} leads here, and the log has not told of member {from}: come back when \
-             it has"
+            "member {leader} leads here, and member {from} is not in this member's log yet: retry \
+             once it is"
         ))),
         _ => Ok(()),
     }

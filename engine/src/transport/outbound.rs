@@ -288,7 +288,7 @@ impl LinkTask {
             tracing::debug!(to, address, %status, "a peer cannot be reached");
         } else if told != status.message() {
             status.message().clone_into(told);
-            tracing::warn!(to, address, refusal = %told, "a peer refuses what this member says");
+            tracing::warn!(to, address, refusal = %told, "a peer refuses this member's stream");
         }
     }
 

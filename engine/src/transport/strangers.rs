@@ -66,7 +66,8 @@ impl Newcomers {
         {
             tracing::info!(
                 from = %oldest.source().address(),
-                "a peer of which the log has not told makes room for another one"
+                "closed the connection of a peer that is not in the log yet, to make room for \
+                 another"
             );
             oldest.close();
         }
@@ -173,9 +174,8 @@ impl<B> Bounded<B> {
         let part = self.part.as_ref().filter(|part| part.is_given_up());
         part.map(|_| {
             Status::resource_exhausted(
-                "frames of peers of which this member's log has not told take all the memory there \
-                 is for them, those of your address most of it, and this one was the oldest of \
-                 these; try again",
+                "frames of peers that are not in this member's log use all memory for them, most \
+                 of it from your address, and this frame was the oldest; try again",
             )
         })
     }

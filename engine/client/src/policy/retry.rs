@@ -174,9 +174,9 @@ impl Failure {
     }
 }
 
-/// So often a call is sent again that was refused for want of space: for half a second, in which a
-/// leader hands over to a member with a better disk. If none has one, only a person helps, or who
-/// deletes something, and it would be waited for in vain.
+/// How often a call that was refused for lack of space is sent again: for half a second, in which a
+/// leader transfers leadership to a member with more space. If no member has more, only deleting
+/// keys or a larger volume helps, and further retries are useless.
 const LOW_ON_SPACE_RETRIES_MAX: usize = 4;
 
 /// No pause is longer, its random part aside, where no member was reached that could have served

@@ -51,7 +51,7 @@ impl WatchCursor {
         }
         if self.next != first {
             return Err(Broken(format!(
-                "asked for revision {}, told of {first} on",
+                "asked for revision {}, but the watch begins at {first}",
                 self.next
             )));
         }

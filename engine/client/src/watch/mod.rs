@@ -122,11 +122,11 @@ pub enum EventKind {
 /// What a watch tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchUpdate {
-    /// Changes, in their order. None was told before, and none between them was left out.
+    /// Changes, in order, each exactly once and without gaps.
     Events {
         /// All of them, at least one.
         events: Vec<Event>,
-        /// Everything up to this revision was told, unless `more`.
+        /// All changes up to this revision were delivered, unless `more`.
         revision: u64,
         /// More changes of `revision` follow in the next update.
         more: bool,
@@ -144,7 +144,8 @@ pub enum WatchUpdate {
 /// [`Watch::next`] waits for what comes next; as a [`Stream`] a watch yields the same, and ends
 /// behind an error that is not [`retryable`](Error::retryable).
 ///
-/// A watch that is not read for long falls behind, holds up nobody, and goes on from where it was.
+/// A watch that is not read for a while falls behind without delaying others, and later resumes
+/// where it was.
 pub struct Watch {
     shared: Arc<Shared>,
     query: WatchQuery,

@@ -65,8 +65,8 @@ pub enum Refusal {
     },
     /// It is no member any more.
     #[error(
-        "member {0} was removed from the cluster: end it, and to have it join again as a new \
-         member, start it with an empty --data-dir"
+        "member {0} was removed from the cluster; stop it. To join again as a new member, start \
+         it with an empty --data-dir"
     )]
     Removed(MemberId),
 }

@@ -25,7 +25,7 @@ pub fn spec(create: &WatchCreate, limits: &RequestLimits) -> Result<WatchSpec, S
     let keys = KeyRange::from_wire(&create.key, &create.range_end);
     if matches!(&keys, KeyRange::Between { start, end } if end <= start) {
         return Err(Status::invalid_argument(
-            "the range holds no key, so nothing could ever be told of it: range_end must lie \
+            "the range contains no key, so the watch could never have an event: range_end must be \
              behind key",
         ));
     }

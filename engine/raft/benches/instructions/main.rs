@@ -1,7 +1,6 @@
-//! Instruction counts of the hot paths, held against committed ones: `make bench-baseline`, and
-//! with `UPDATE=1` they are written anew. Times differ from run to run and machine to machine; how
-//! many instructions an operation takes does not, so a slow-down is noticed however busy the
-//! machine is.
+//! Instruction counts of the hot paths, compared with committed ones: `make bench-baseline`; with
+//! `UPDATE=1` they are rewritten. Times differ from run to run and machine to machine; how many
+//! instructions an operation takes does not, so a slow-down is noticed however busy the machine is.
 //!
 //! Each path runs twice under valgrind's cachegrind, for some operations and for twice as many: the
 //! difference is what the operations took, without everything around them. Counts are of the

@@ -5,8 +5,8 @@ use dengine_planted::planted;
 use dengine_types::MemberId;
 use std::time::Duration;
 
-/// For so many election timeouts whoever may have lost the end of its log leaves it to others to
-/// stand.
+/// Number of election timeouts for which a member that may have lost the end of its log does not
+/// start an election.
 const HESITATION_TIMEOUTS: u64 = 5;
 
 /// What a member must know before it can take part.

@@ -29,7 +29,7 @@ pub enum ConfigChangeKind {
     AddLearner,
     /// It votes: the first member at bootstrap, or a learner that is promoted.
     AddVoter,
-    /// It is gone for ever.
+    /// It is removed permanently.
     Remove,
 }
 
@@ -41,8 +41,8 @@ pub enum Refusal {
     NotLeader,
     /// The leader is handing over, or holds as many uncommitted bytes as it may.
     #[error(
-        "the leader takes no proposals now: too much is uncommitted, or leadership is being handed \
-         over"
+        "the leader accepts no proposals now: too much is uncommitted, or leadership is being \
+         transferred"
     )]
     Overloaded,
     /// No leader confirmed the read in time.

@@ -75,7 +75,7 @@ pub enum PeerMessageError {
         index: u64,
     },
     /// It speaks of entries that this member never had.
-    #[error("speaks of entry {index}; the log here ends at {last}")]
+    #[error("refers to entry {index}; the log here ends at {last}")]
     BeyondLog {
         /// Which one.
         index: u64,
@@ -106,7 +106,7 @@ pub enum PeerMessageError {
     #[error("asks for a snapshot")]
     Snapshot,
     /// It carries something that its kind has no use for.
-    #[error("carries what messages of type {0} never do")]
+    #[error("has fields that messages of type {0} never have")]
     Ballast(i32),
     /// What it says of a snapshot contradicts itself.
     #[error("describes an impossible snapshot")]

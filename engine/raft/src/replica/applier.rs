@@ -1,4 +1,4 @@
-//! Applies committed entries, and has the answers for those who proposed them.
+//! Applies committed entries, and produces the answers for their callers.
 
 use crate::consensus::{ConfigChange, ConfigChangeKind};
 use crate::input::Token;

@@ -1,9 +1,9 @@
 //! A change of the members, from what somebody asks for to the answer: what is so already, what is
 //! replicated, and what has to be on disk before it is answered.
 //!
-//! Whoever hears that the outcome is unknown, or hears nothing, asks again, and the members become
-//! the same. `dengine` carries the steps out for calls of its `Node`, the simulator for whoever
-//! runs its cluster.
+//! A caller that gets an unknown outcome, or no answer, repeats the call; the result is the same.
+//! `dengine` carries the steps out for calls of its `Node`, the simulator for whoever runs its
+//! cluster.
 
 use super::RequestError;
 use crate::output::Written;

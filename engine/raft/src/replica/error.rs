@@ -56,7 +56,7 @@ pub enum RequestError {
         /// Why.
         reason: String,
     },
-    /// Nobody knows whether the write took effect, or will.
+    /// It is unknown whether the write took or will take effect.
     #[error("no answer within {waited:?}: the write may or may not take effect")]
     UnknownOutcome {
         /// How long it was waited for.

@@ -4,8 +4,8 @@ use dengine_planted::planted;
 use dengine_types::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use dengine_types::{Index, Moment};
 
-/// Tells whether what this member has applied shows everything that was acknowledged, without
-/// asking its replica. The replica writes it, any thread reads it.
+/// Whether the applied state includes every acknowledged write, readable without asking the replica
+/// thread. The replica writes it, any thread reads it.
 ///
 /// Why that is linearizable: the replica takes the word back before a message leaves that tells
 /// others of a commit index this member has not applied, or that lets another member be elected. So

@@ -1,8 +1,8 @@
 //! Whose write is proposed next.
 //!
-//! Entries have one order, and each waits for all before it, as every linearizable read does:
-//! whoever has thousands of writes under way has everybody else wait for thousands, or for as many
-//! MiB. So while several clients write, no more is under way than keeps the member busy
+//! Entries have one order, and each waits for all before it, as every linearizable read does: a
+//! client with thousands of writes in flight would delay all others by thousands of writes, or as
+//! many MiB. So while several clients write, no more is under way than keeps the member busy
 //! ([`super::pace`]). The writes that are left wait here. Clients that wait have equal shares, by
 //! what their writes ask of the member: of two, one with entries of 16 KiB and one with small ones,
 //! the second has some sixteen for each of the first (start-time fair queueing: Goyal, Vin, Cheng,

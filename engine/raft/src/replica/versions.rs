@@ -3,9 +3,9 @@
 //! A member that meets a command above what it reads stops, and no restart helps it. So each says,
 //! in every Hello and every Ack, up to which version it reads commands, and a leader writes no
 //! version above the lowest of these: its own, and those of all members that it knows of, voters
-//! and learners. Whoever has said nothing since this process began reads the oldest only. While a
-//! change of members may be in the log that is not applied here, the leader does not know who will
-//! read what it writes, and so writes the oldest version.
+//! and learners. A member that has announced nothing since this process started is taken to read
+//! only the oldest version. While a change of members may be in the log that is not applied here,
+//! the leader does not know who will read what it writes, and so writes the oldest version.
 
 use super::Replica;
 use crate::consensus::LogRead;

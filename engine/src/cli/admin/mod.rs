@@ -77,8 +77,8 @@ enum AdminCommand {
     ///
     /// Reads all data of every member. Exits 1 if two of them differ.
     Hash,
-    /// Say whether the cluster serves; exits 0 if it has a leader and every voter is healthy,
-    /// else 1.
+    /// Check the health of the cluster; exits 0 if it has a leader and every voter is healthy,
+    /// otherwise 1.
     Health,
 }
 

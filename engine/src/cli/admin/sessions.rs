@@ -21,9 +21,11 @@ pub(super) enum SessionsCommand {
     /// List them: time to live, the log entry that used each last, what is kept for it, and where
     /// it was opened from.
     ///
-    /// Where from is what the member remembers through which it was opened, until it starts again.
+    /// The address is known only to the member through which the session was opened, until that
+    /// member restarts.
     List,
-    /// End sessions, whosever they are: their clients are told, and open others if they go on.
+    /// End sessions of any client. The clients get an error, and open new sessions if they
+    /// continue.
     Close(CloseArgs),
 }
 

@@ -182,8 +182,8 @@ fn problem(asked: &Asked<StatusResponse>) -> Option<String> {
     };
     Some(if status.removed && asked.member.is_none() {
         format!(
-            "{name} was removed from its cluster: end it, and to have it join again as a new \
-             member, start it with an empty --data-dir"
+            "{name} was removed from its cluster; stop it. To join again as a new member, start \
+             it with an empty --data-dir"
         )
     } else if status.removed {
         format!(

@@ -2,10 +2,9 @@
 //! behind them.
 //!
 //! [Turns](super::turn) share out only what the system gives these threads of its processors, and
-//! where they are busy, that is late: with each step of a call, milliseconds late. So who wants
-//! clearly more than others is served by threads that are nicer than all others until it is so no
-//! more: they have whatever processors are idle, and whoever asks for little, the log and the state
-//! machine need not wait for them.
+//! where they are busy, that is late: with each step of a call, milliseconds late. So a source that
+//! wants clearly more than others is served by threads of lower priority (nice) while that lasts:
+//! they use idle processors, and light clients, the log and the state machine do not wait for them.
 //!
 //! What counts is the time of processors in about the last half a second, the *demand*. A turn
 //! lasts longer where its thread waits for a processor, as the nicer ones do most: by how long

@@ -68,7 +68,7 @@ pub(super) struct KvService {
 /// What serving a call takes.
 struct Serving {
     node: Node,
-    /// For what a client must not have done on its own threads, which may be nicer than all others:
+    /// For what a client must not have done on its own threads, which may be of lower priority:
     /// while it holds what others wait for.
     threads: Handle,
     limits: Limits,

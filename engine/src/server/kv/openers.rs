@@ -1,4 +1,4 @@
-//! Whose sessions are open: of a cluster's 10,000 no client takes all.
+//! Limits the sessions that one client may open, so that none takes all 10,000 of the cluster.
 //!
 //! Each member counts those that were opened through it, by the address that they were asked for
 //! from. It knows how many are open in all, for each is in its state. What it does not know is what

@@ -1,5 +1,5 @@
-//! Writes that visit ranges: they have every other write wait while they are applied, so each takes
-//! a turn, and who had others wait for long rests before the next one.
+//! Writes that visit ranges: every other write waits while one is applied, so they take turns, and
+//! an address whose write delayed others for long has to pause before its next one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

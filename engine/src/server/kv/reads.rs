@@ -191,7 +191,7 @@ fn counted(mut held: Held, result: RangeResult) -> Result<(RangeResult, Held), S
 /// for them, or for those of its client.
 pub(super) fn no_room() -> Status {
     Status::resource_exhausted(
-        "answers that wait to be sent take all the memory there is for them, or those of your \
-         address do; try again, or raise --max-answer-bytes",
+        "answers that wait to be sent use all memory for them, or the share of your address; try \
+         again, or raise --max-answer-bytes",
     )
 }

@@ -1,5 +1,5 @@
 //! What others wait for is not held while the client that has it is not polled: it may be heavy,
-//! and its threads nicer than all others.
+//! and its threads of lower priority.
 
 use std::pin::pin;
 use std::time::Duration;

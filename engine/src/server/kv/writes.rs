@@ -89,8 +89,8 @@ impl Serving {
         opening.map_err(|TooMany { own, all }| {
             Status::resource_exhausted(format!(
                 "{all} sessions are open, {own} of them from your address ({from}) through this \
-                 member, and so many it may have; close some (`dengine admin sessions`), or let \
-                 them expire"
+                 member, which is its limit; close some (`dengine admin sessions`), or let them \
+                 expire"
             ))
         })
     }

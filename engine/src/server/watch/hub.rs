@@ -43,7 +43,7 @@ const ALONE_READS: usize = 4;
 #[derive(Clone)]
 pub(super) struct Hub {
     node: Node,
-    /// Where history is read: not on a client's own threads, which may be nicer than all others.
+    /// Where history is read: not on a client's own threads, which may be of lower priority.
     threads: Handle,
     shared: Arc<Shared>,
 }
@@ -241,8 +241,8 @@ mod tests {
     use super::*;
     use crate::node::testing;
 
-    /// It had the one lock that everybody's need, until its threads, which are nicer than all
-    /// others, had a processor.
+    /// It had the one lock that everybody's need, until its threads, which are of lower priority,
+    /// had a processor.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_client_that_is_not_polled_holds_up_nobodys_watches_of_the_past() {
         let dir = tempfile::tempdir().unwrap();

@@ -440,16 +440,15 @@ impl StreamTask {
             End::Gone => return Vec::new(),
             End::TooSlow => {
                 let reason = format!(
-                    "nothing was read for {:?} (--stream-stall-timeout-ms), or too little; begin \
-                     anew at the revision named",
+                    "the client read nothing, or too little, for {:?} \
+                     (--stream-stall-timeout-ms); resume at the given revision",
                     self.shared.limits.stream_stall_timeout()
                 );
                 too_slow(reason)
             }
             End::InTheWay => too_slow(
-                "messages that are not read take all the memory there is for those of watches \
-                 (half of --max-answer-bytes), or for those of your address; begin anew at the \
-                 revision named"
+                "unread watch messages use all memory for them (half of --max-answer-bytes), or \
+                 the share of your address; resume at the given revision"
                     .to_owned(),
             ),
             End::Unavailable(reason) => {

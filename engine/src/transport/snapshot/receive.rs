@@ -245,7 +245,7 @@ impl Incoming {
             Slot::Open(_) | Slot::Unopened | Slot::Closed => Ok(()),
         });
         if let Err(error) = discarded.await.expect("discarding does not panic") {
-            tracing::warn!(%error, "a snapshot that nobody needs was not removed");
+            tracing::warn!(%error, "an unneeded snapshot could not be removed");
         }
     }
 

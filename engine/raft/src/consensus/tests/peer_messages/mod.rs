@@ -239,7 +239,7 @@ fn what_it_has_no_use_for() {
         },
     ] {
         let expected = format!(
-            "carries what messages of type {} never do",
+            "has fields that messages of type {} never have",
             message.msg_type
         );
         assert_eq!(refusal(FOLLOWER, &message), expected);
@@ -361,7 +361,7 @@ fn what_is_beyond_the_log() {
     };
     assert_eq!(
         refusal(FOLLOWER, &heartbeat),
-        "speaks of entry 9; the log here ends at 1"
+        "refers to entry 9; the log here ends at 1"
     );
     let response = Message {
         index: 9,
@@ -369,7 +369,7 @@ fn what_is_beyond_the_log() {
     };
     assert_eq!(
         refusal(LEADER, &response),
-        "speaks of entry 9; the log here ends at 1"
+        "refers to entry 9; the log here ends at 1"
     );
     let rejection = Message {
         reject: true,
@@ -377,7 +377,7 @@ fn what_is_beyond_the_log() {
     };
     assert_eq!(
         refusal(LEADER, &rejection),
-        "speaks of entry 9; the log here ends at 1"
+        "refers to entry 9; the log here ends at 1"
     );
     let hint = Message {
         index: 1,
