@@ -13,14 +13,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # in .cargo/mutants.toml.
 PACKAGES=(raft log kv snapshot data-dir)
 # All of these: lease and what it rests on, votes and terms, who waits for which entry, messages, opening the log.
-WHOLE='^engine/(raft/src/(consensus/(config|lease|messages|validate|driver/(heartbeats|mod|terms))|replica/(lease|pending))|log/src/open)\.rs:'
+WHOLE='^engine/(raft/src/(consensus/(config|lease|messages|validate|driver/(heartbeats|mod|terms))|replica/(lease|pending))|log/src/open/mod)\.rs:'
 # Of the others so many.
 SAMPLE=320
 # These unit tests take nine tenths of the time of all, for they write tens of thousands of keys, or simulate a member for
 # minutes. Only what the others let pass is tried with them, and only where they say something.
 LATER=(replica::timed:: the_applier_never_waits_and behind_a_disk_that_is_slower_than
     expiry_keeps_up_with_the_writes range_deletes_in_one_call memory_has_a_bound_and_used_keys
-    what_one_command_deletes_by_ranges a_key_that_is_refreshed_all_the_time tests::visits::)
+    range_deletes_of_one_command_are a_frequently_refreshed_key tests::visits::)
 LATER_WHERE='^engine/(kv/src|raft/src/replica)/'
 LATER_TESTS=(--test-package=dengine-kv --test-package=dengine-raft --timeout=600)
 # By what is changed: the packages whose tests run it too. With them come tests that are executables of
