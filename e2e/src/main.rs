@@ -32,8 +32,6 @@ enum Command {
     DemoDown,
     /// DEngine and etcd on this machine, one after the other, in one table.
     Bench(Box<bench::Options>),
-    /// Print the path of the local Kubernetes' kubeconfig.
-    Kubeconfig,
     /// What `up` runs as PID 1 of the node.
     #[command(hide = true)]
     Node {
@@ -73,7 +71,6 @@ fn run(command: Command) -> Result<()> {
         Command::Demo => block_on(demo::up(&std::env::current_exe()?)),
         Command::DemoDown => demo::down(),
         Command::Bench(options) => block_on(bench::run(&options)),
-        Command::Kubeconfig => print(&Layout::of_this_user()?.kubeconfig().display()),
         Command::Node { state } => node::run(&Layout::at(state)),
         Command::Provisioner { state } => block_on(provisioner::run(&Layout::at(state))),
     }
