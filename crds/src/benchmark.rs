@@ -571,7 +571,14 @@ pub enum BenchmarkPhase {
 impl BenchmarkPhase {
     /// Whether the run has ended; it is never repeated then.
     pub fn is_final(self) -> bool {
-        !matches!(self, Self::Pending | Self::Running)
+        match self {
+            Self::Pending | Self::Running => false,
+            Self::Succeeded
+            | Self::Failed
+            | Self::ResultMissing
+            | Self::ThresholdsMissed
+            | Self::Invalid => true,
+        }
     }
 }
 

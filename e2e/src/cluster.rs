@@ -114,7 +114,8 @@ impl Cluster {
         let value = |image: &Archive| match image.name() {
             "dengine" => format!("defaultImages.server={}", image.pinned_tag()),
             "dengine-bench" => format!("defaultImages.bench={}", image.pinned_tag()),
-            _ => format!("image.tag={}", image.pinned()),
+            "dengine-operator" => format!("image.tag={}", image.pinned()),
+            other => unreachable!("{other} is no image of ours"),
         };
         match self {
             Self::Local(_) => images.iter().map(value).collect(),

@@ -210,11 +210,11 @@ impl NamedWorkload {
         };
         let read_percent = match self.does {
             Mixed(percent) => Some(percent),
-            _ => None,
+            Put | Get(_) | Watch(_) => None,
         };
         let watchers = match self.does {
-            Watch(watchers) if watchers != 1 => Some(watchers),
-            _ => None,
+            Watch(watchers) => (watchers != 1).then_some(watchers),
+            Put | Get(_) | Mixed(_) => None,
         };
         Shape {
             workload,

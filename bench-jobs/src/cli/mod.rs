@@ -255,7 +255,7 @@ impl Cli {
     pub fn profile(&self) -> Option<&str> {
         match &self.command {
             Command::Run(run) => run.what.profile.as_deref(),
-            _ => None,
+            Command::Put | Command::Range(_) | Command::Compare(_) | Command::Report(_) => None,
         }
     }
 }

@@ -36,7 +36,7 @@ impl Cli {
             Command::Range(range) => {
                 must_be_supported(protocol, "--consistency", range.consistency)?;
             }
-            _ => {}
+            Command::Put | Command::Compare(_) | Command::Report(_) => {}
         }
         check_shapes(&self.tasks(), self.options.load.repeat)?;
         require(

@@ -207,7 +207,7 @@ impl<'a> Cell<'a> {
     pub fn result(&self) -> Option<&'a RunResult> {
         match self {
             Cell::Measured(result) | Cell::Substitute(result) => Some(result),
-            _ => None,
+            Cell::Unsupported | Cell::OtherLoad(_) | Cell::Failed | Cell::Absent => None,
         }
     }
 }

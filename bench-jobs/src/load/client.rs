@@ -55,7 +55,7 @@ impl<W: Way> Client<W> {
                 }
                 Some((watches, key))
             }
-            _ => None,
+            Operation::Put | Operation::Get(_) | Operation::Mixed(..) => None,
         };
         let dice = Xoshiro256PlusPlus::seed_from_u64(plan.seed ^ !index);
         Ok(Client {

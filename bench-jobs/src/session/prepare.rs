@@ -63,7 +63,11 @@ impl Session<'_> {
         };
         let target = Target::connect(&connect).await.context("connecting")?;
         let shape = frame.shape.clone();
-        if matches!(shape.workload, Workload::Range | Workload::Mixed) {
+        let reads = match shape.workload {
+            Workload::Range | Workload::Mixed => true,
+            Workload::Put | Workload::Watch => false,
+        };
+        if reads {
             let filled = match self.filled.filter(|filled| filled.serves(&shape)) {
                 Some(filled) => filled,
                 None => self.fill(&connect, frame).await?,

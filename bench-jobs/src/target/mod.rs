@@ -48,7 +48,11 @@ pub fn unsupported(
 ) -> Option<&'static str> {
     match (protocol, consistency) {
         (Protocol::Etcd, Some(ReadConsistency::Lease)) => Some("etcd has no lease reads"),
-        _ => None,
+        (Protocol::Dengine, _)
+        | (
+            Protocol::Etcd,
+            None | Some(ReadConsistency::Linearizable | ReadConsistency::Eventual),
+        ) => None,
     }
 }
 

@@ -93,7 +93,13 @@ pub(super) fn is_held_back(observed: &Observed, member: &Member, why: Removal) -
 
 /// Whether the data of an existing volume is given up.
 pub(super) fn gives_up_data(why: Removal) -> bool {
-    matches!(why, Removal::DataDamaged | Removal::Crashing)
+    match why {
+        Removal::DataDamaged | Removal::Crashing => true,
+        Removal::DataLost
+        | Removal::VolumeLost
+        | Removal::VolumeGivenUp
+        | Removal::ScaleDown => false,
+    }
 }
 
 /// The member that would be replaced, if it had not been replaced recently. Blocks no other step.
