@@ -112,7 +112,7 @@ hostile: setup-dengine ## attackers against a member in 512 MiB, beside honest c
 # Its own target folder, so that two trees do not take turns in one; ccache has RocksDB's C++.
 OLDER := $(CACHE)/older
 older: FROM := $(or $(FROM),082bf19)
-older: setup-dengine ## a cluster of an older commit, upgraded member by member under load (FROM=082bf19, FOLDERS=DIR: where folders it wrote go)
+older: setup-dengine ## a cluster of an older commit, upgraded member by member under load (FROM=082bf19, FOLDERS=DIR: where its data directories are kept)
 	@mkdir -p $(OLDER)/folders; [ -e $(OLDER)/$(FROM) ] || git worktree add --force --detach $(OLDER)/$(FROM) $(FROM)
 	@cd $(OLDER)/$(FROM) && CARGO_TARGET_DIR=$(OLDER)/target cargo build --release --locked --bin dengine
 	@cp $(OLDER)/target/release/dengine $(OLDER)/dengine-$(FROM); git worktree remove --force $(OLDER)/$(FROM)

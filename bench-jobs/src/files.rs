@@ -165,8 +165,8 @@ fn merge(report: &mut Report) -> Result<()> {
         match merged.iter_mut().find(same) {
             Some(results) if results[0].shape == result.shape => results.push(result),
             Some(results) => bail!(
-                "{} is there with two loads ({}; {}): give each --system or --scenario of its own, \
-                 or another file",
+                "workload {} has results of two different loads ({}; {}): give each its own \
+                 --system or --scenario, or another file",
                 result.name,
                 load(&results[0]),
                 load(&result)
@@ -244,7 +244,10 @@ mod tests {
         other.results[0].shape.clients = 7;
         let error = written(&[report("A", "put", 1.0), other]).unwrap_err();
         let words = format!("{error:#}");
-        assert!(words.contains("put is there with two loads"), "{words}");
+        assert!(
+            words.contains("workload put has results of two different loads"),
+            "{words}"
+        );
         assert!(words.contains("--system"), "{words}");
     }
 

@@ -7,7 +7,7 @@
 //! ([`page`]).
 //!
 //! Only [`post`] knows Kubernetes; the feature `kubernetes` is for it and its flags, and the
-//! program has it unless told otherwise.
+//! program has it by default.
 //!
 //! # What a latency is
 //!

@@ -71,7 +71,7 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
         name = "P99",
         type_ = "string",
         json_path = ".status.p99",
-        description = "99th percentile of the latency, from when the operation was wanted"
+        description = "99th percentile of the latency, from the scheduled start of the operation"
     ),
     printcolumn(
         name = "Vs-etcd",
@@ -197,8 +197,8 @@ pub struct DEngineBenchmarkSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub read_percent: Option<u32>,
-    /// Watches of each client's key in the workload watch: a write is done when all of them have
-    /// told of it. Default: 1.
+    /// Number of watches on each client's key in the workload watch: a write is complete when every
+    /// watch has received its event. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub watchers: Option<u32>,

@@ -200,8 +200,7 @@ pub struct Retention {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000_000_i64))]
     pub revisions: Option<u64>,
-    /// Keeps revisions of the last so many seconds; 0 for no such bound. Default: the server's,
-    /// 300.
+    /// Keeps the revisions of this many seconds; 0 for no such bound. Default: the server's, 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 31_536_000))]
     pub seconds: Option<u64>,
@@ -433,7 +432,7 @@ pub struct MemberStatus {
     /// How far it is behind the leader. Coarse: exact numbers would change the status all the time.
     #[serde(deserialize_with = "crate::common::known_or_default")]
     pub lag: Lag,
-    /// Its pod answers with the identity in the member list, and the leader hears from it.
+    /// Its pod reports the identity that the member list has, and the leader receives its answers.
     pub healthy: bool,
     /// Version of its server program; absent while it does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -85,7 +85,7 @@ pub fn remove(
         if is_empty(kubectl, &["get", crd, "--all-namespaces"])? {
             kubectl(&["delete", "crd", crd, "--ignore-not-found"])?;
         } else {
-            stays.push(format!("the CRD {crd}, which somebody uses"));
+            stays.push(format!("the CRD {crd}, which is still in use"));
         }
     }
     Ok(stays)

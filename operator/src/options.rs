@@ -11,8 +11,8 @@ use crate::telemetry::LogFormat;
 /// Kubernetes operator of DEngine: makes every DEngineCluster what its spec asks for, and runs
 /// every DEngineBenchmark.
 ///
-/// Several may run; the one that holds the lease works, the others wait. It finds the Kubernetes
-/// API as kubectl does, or as a pod.
+/// Several may run; the one that holds the Lease is active, the others stand by. It connects to the
+/// Kubernetes API with the kubeconfig or, in a pod, with its ServiceAccount.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "dengine-operator", version)]
 pub struct Options {
@@ -54,8 +54,8 @@ pub struct Options {
     #[arg(long, env = "DENGINE_OPERATOR_POD_USER", default_value = "fixed")]
     pub pod_user: User,
 
-    /// Address of /metrics, /healthz and /readyz. `[::]` is every address, also of IPv4, and also
-    /// where there is no IPv6.
+    /// Address of /metrics, /healthz and /readyz. `[::]` means all IPv6 and IPv4 addresses, also on
+    /// hosts without IPv6.
     #[arg(
         long,
         env = "DENGINE_OPERATOR_LISTEN",

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// What was measured, in words of whoever measured it, such as "etcd 3.6".
+    /// Label of the measured system, as given by `--system`, such as "etcd 3.6".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(max = 128)))]
     pub system: Option<String>,
-    /// Under which circumstances, in the same person's words, such as "cluster".
+    /// Label of the setup, as given by `--scenario`, such as "cluster".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(max = 128)))]
     pub scenario: Option<String>,
@@ -37,8 +37,8 @@ pub struct Report {
     /// One for each workload, in the order in which they were measured.
     #[cfg_attr(feature = "schemars", schemars(length(max = 32)))]
     pub results: Vec<RunResult>,
-    /// Keys on the target that should have been deleted and were not, in words. A later run below
-    /// the same prefix does.
+    /// Keys that could not be deleted after the run, as text. A later run with the same prefix
+    /// deletes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(max = 1024)))]
     pub left_over: Option<String>,
@@ -49,7 +49,7 @@ pub struct Report {
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Machine {
-    /// Name of the processor, as the kernel tells it.
+    /// CPU model, from /proc/cpuinfo.
     #[cfg_attr(feature = "schemars", schemars(length(max = 256)))]
     pub processor: String,
     /// Logical processors that the tool may use.
@@ -72,7 +72,7 @@ pub struct IdleServers {
     pub resident_bytes_max: u64,
 }
 
-/// What one workload came to.
+/// Result of one workload.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -93,7 +93,7 @@ pub struct RunResult {
     pub unsupported: Option<String>,
     /// Requests that were answered, failed ones included.
     pub requests: u64,
-    /// Requests that failed. A result with any is no measurement.
+    /// Requests that failed. A result with failed requests does not count.
     pub errors: u64,
     /// The first failure, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,8 +170,8 @@ pub struct RunResult {
     /// How long these were sent, if a time was asked for instead of a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_up_seconds: Option<f64>,
-    /// How the keys were written that the workload reads; it counts nowhere else. Absent if they
-    /// were there already, from a workload before this one.
+    /// How the keys that the workload reads were written beforehand; not part of the other numbers.
+    /// Absent if they were there already, from a workload before this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preload: Option<Preload>,
     /// Node that the load came from.
@@ -266,7 +266,7 @@ pub struct ServerUse {
     pub processes: u32,
     /// CPU time (user and system) of all of them for one successful request, in microseconds.
     pub cpu_us: f64,
-    /// Most resident memory that one of them was seen with meanwhile, without that of mapped files.
+    /// Peak resident memory of one process during the workload, without mapped files.
     pub resident_bytes_max: u64,
 }
 
@@ -325,7 +325,7 @@ pub enum Workload {
     Range,
     /// Reads and writes of one key each, drawn at random.
     Mixed,
-    /// Writes, each timed until all watches of its key have told of it.
+    /// Writes, each timed until every watch of its key has received the event.
     Watch,
 }
 
@@ -392,9 +392,9 @@ pub struct Shape {
     pub clients: u32,
     /// Requests over all clients.
     pub total: u64,
-    /// Bytes of each key, without the folder that it lies in.
+    /// Bytes of each key, without the prefix of the run.
     pub key_size: u32,
-    /// Bytes of that folder's name, which stands before each key.
+    /// Bytes of the run's prefix, which precedes each key.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub key_folder_size: u32,
     /// Bytes of each value.
@@ -451,7 +451,7 @@ pub struct LatencyUs {
     pub p999: u64,
 }
 
-/// A point of a latency curve: so many percent of the requests took no longer.
+/// A point of the latency curve: this percentage of the requests took at most this long.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Quantile {

@@ -98,7 +98,7 @@ pub enum Command {
     Range(RangeArgs),
     /// Measure workloads that have names: a whole profile, or one
     Run(RunArgs),
-    /// Put results side by side, or hold them against a baseline
+    /// Compare results with each other, or with a baseline
     Compare(CompareArgs),
     /// Write one HTML page about results, which needs no network
     Report(ReportArgs),
@@ -171,7 +171,7 @@ pub struct CompareArgs {
     /// is shown. Those of different scenarios stand in tables of their own
     #[arg(required_unless_present = "more", value_name = "RESULT.json|.jsonl")]
     pub results: Vec<PathBuf>,
-    /// The same, for who is used to naming them by a flag
+    /// The same as the positional RESULT arguments
     #[arg(long = "results", id = "more", value_name = "RESULT.json|.jsonl")]
     pub more: Vec<PathBuf>,
     /// Hold every result against this one

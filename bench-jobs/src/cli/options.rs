@@ -66,8 +66,8 @@ pub struct Options {
         help_heading = "Bounds"
     )]
     pub timeout: Duration,
-    /// A request that takes longer has failed; of a watch load, so has a write that the watch has
-    /// not told of for so long
+    /// A request that takes longer counts as failed; in a watch workload, so does a write whose
+    /// event does not arrive in this time
     #[arg(
         long,
         global = true,
@@ -88,8 +88,8 @@ pub struct Options {
     )]
     pub ready_timeout: Duration,
 
-    /// Begin also if the members' disks may have no room for what is written, or a member can not
-    /// be asked
+    /// Start even if the members' disks may be too small for the run, or if a member's free space
+    /// is unknown
     #[arg(long, global = true, help_heading = "Bounds")]
     pub ignore_space: bool,
 
@@ -136,9 +136,9 @@ pub struct LoadOptions {
     /// Use the keys in ascending order, not at random
     #[arg(long, global = true, help_heading = "Load")]
     pub sequential_keys: bool,
-    /// Open loop: so many requests are wanted per second, whether or not earlier ones were
-    /// answered, and latencies count from then. Without it, each client wants its next one when its
-    /// last was answered
+    /// Open loop: requests per second, scheduled at a fixed rate whether or not earlier ones were
+    /// answered; latency counts from the scheduled time. Without it (closed loop), each client
+    /// sends its next request when its last one was answered
     #[arg(
         long,
         global = true,
@@ -166,8 +166,8 @@ pub struct LoadOptions {
         help_heading = "Load"
     )]
     pub warm_up: Option<WarmUp>,
-    /// Measure so often. The one with the median throughput is the result; the result also has each
-    /// of them, and their spread
+    /// Number of repetitions. The one with the median throughput is the result, which also lists
+    /// each repetition and the spread
     #[arg(
         long,
         global = true,
@@ -193,7 +193,7 @@ pub struct FileOptions {
     /// What is measured, such as "DEngine 1.2 on NVMe", for the record
     #[arg(long, global = true, value_name = "TEXT", help_heading = "Result")]
     pub system: Option<String>,
-    /// Under which circumstances, such as "single" or "cluster", for the record
+    /// Label of the setup in the result, such as "single" or "cluster"
     #[arg(long, global = true, value_name = "TEXT", help_heading = "Result")]
     pub scenario: Option<String>,
 }

@@ -72,8 +72,8 @@ impl RunArgs {
         if let Some(flag) = load.given().or_else(|| given.next().map(|(flag, _)| flag)) {
             require(self.what.profile.is_none(), || {
                 format!(
-                    "{flag} cannot be used with --profile, which says so itself; use --workload, \
-                     put or range"
+                    "{flag} cannot be used with --profile, which sets it; use --workload, put or \
+                     range"
                 )
             })?;
         }

@@ -111,7 +111,7 @@ impl<'a> Session<'a> {
     #[must_use]
     pub fn not_yet_tidied(&self) -> Option<String> {
         let keys = self.written.keys();
-        let words = format!("up to {keys} keys were not deleted yet when this was told");
+        let words = format!("up to {keys} keys were not deleted yet when this was reported");
         self.left(self.has_keys().then_some(words))
     }
 

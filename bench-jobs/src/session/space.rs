@@ -91,8 +91,8 @@ fn writes(shape: &Shape, repeat: u32) -> u64 {
 /// Refuses what would fill the disk of the member that has the least room, and what may.
 pub(super) fn check(need: Need, room: Result<Option<Room>>) -> Result<()> {
     let room = room.context(
-        "nothing was written: whether this run has room is not known, for not every member can be \
-         asked (--ignore-space begins anyway)",
+        "nothing was written: the free space is unknown because a member could not be asked \
+         (--ignore-space starts anyway)",
     )?;
     let Some(room) = room else { return Ok(()) };
     let needed = need.bytes(&room);

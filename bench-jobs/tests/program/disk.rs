@@ -145,7 +145,7 @@ async fn a_large_load_is_refused_if_a_member_does_not_say_what_it_has_room_for()
     let large = "put --total 20000 --clients 50 --value-size 1024 --warm-up 0";
     let ran = bench(&peer.address, large).await;
     assert_eq!((ran.status, peer.puts()), (1, 0), "{}", ran.stdout);
-    let why = "whether this run has room is not known";
+    let why = "the free space is unknown";
     assert!(ran.stdout.contains(why), "{}", ran.stdout);
     assert!(ran.stdout.contains("127.0.0.1:1"), "{}", ran.stdout);
     let small = bench(&peer.address, "put --total 100 --warm-up 0").await;

@@ -51,13 +51,14 @@ pub struct Options {
     /// How calls of DEngine's protocol travel [default: pipelined]
     #[arg(long, value_parser = ["pipelined", "unary"])]
     wire: Option<String>,
-    /// Measure each workload so often, and take the median
+    /// Repetitions of each workload; the median is reported
     #[arg(long, default_value_t = 1)]
     repeat: u32,
     /// Folder for results and report; the members' data is below it while they run
     #[arg(long, default_value = "bench-results")]
     pub(super) output: PathBuf,
-    /// Hold DEngine against an earlier result of this machine; worse than --budget is a failure
+    /// Compare DEngine with an earlier result of this machine; fails if it is worse than --budget
+    /// allows
     #[arg(long)]
     pub(super) baseline: Option<PathBuf>,
     /// How much worse than the baseline is allowed

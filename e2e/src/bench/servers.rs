@@ -13,7 +13,7 @@ use super::START_PATIENCE;
 
 /// Lines of each member's log that a failure shows.
 const TAIL_LINES: usize = 10;
-/// etcd refuses writes beyond 2 GiB of data unless told otherwise; the profile `growth` has more.
+/// etcd refuses writes beyond 2 GiB of data by default; the profile `growth` has more.
 const ETCD_QUOTA_BYTES: &str = "8589934592";
 
 /// Members that run.

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use dengine_commands::{EXIT_OK, KeyCommand, code_of, complain, is_closed_pipe, told};
 
-/// Look after DEngine clusters, and read and write their keys through forwarded ports.
+/// Manage DEngine clusters, and read and write their keys through forwarded ports.
 ///
 /// Exit codes: 0 done; 1 failed; 2 wrong usage, and nothing was changed; 5 there is no such key, or
 /// the condition of a put did not hold.

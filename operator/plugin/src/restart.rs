@@ -93,8 +93,7 @@ impl Restart {
     fn look(&mut self, cluster: &DEngineCluster, waited: Duration) -> Option<End> {
         let said = said(cluster);
         if cluster.spec.paused {
-            let why =
-                "it is paused; its members restart as soon as spec.paused is not set any more";
+            let why = "the cluster is paused; its members restart once spec.paused is false";
             return Some(End::GivenUp(why.to_owned()));
         }
         // Whoever leaves the cluster alone says nothing of its members.
@@ -106,7 +105,7 @@ impl Restart {
         }
         if *self == Self::Unseen && waited >= UNSEEN_MAX {
             let why = unseen(holds(said, conditions::OPERATED_BY_ANOTHER));
-            let then = "the members restart as soon as somebody looks after the cluster";
+            let then = "the members restart as soon as an operator manages the cluster again";
             return Some(End::GivenUp(format!("{why} {then}")));
         }
         None
@@ -172,13 +171,13 @@ mod tests {
         let another = stands(
             conditions::OPERATED_BY_ANOTHER,
             "True",
-            "operator a/first looks after this cluster",
+            "operator a/first manages this cluster",
         );
         for (said, expected) in [
-            (vec![], "does one run"),
-            (vec![updated("True")], "does one run"),
-            (vec![another.clone()], "operator a/first looks"),
-            (vec![updated("True"), another], "operator a/first looks"),
+            (vec![], "is an operator running"),
+            (vec![updated("True")], "is an operator running"),
+            (vec![another.clone()], "operator a/first manages"),
+            (vec![updated("True"), another], "operator a/first manages"),
         ] {
             let mut restart = Restart::Unseen;
             let left = cluster(false, said);

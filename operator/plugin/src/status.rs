@@ -49,10 +49,10 @@ fn render(cluster: &DEngineCluster) -> String {
     let status = cluster.status.clone().unwrap_or_default();
     let phase = status.phase.map_or("Unknown".to_owned(), |p| p.to_string());
     let mut lines = vec![format!(
-        "{}: {phase}, {} ready, {} leads, term {}, version {}",
+        "{}: {phase}, {} ready, leader {}, term {}, version {}",
         cluster.name_any(),
         status.ready.as_deref().unwrap_or("none"),
-        status.leader.as_deref().unwrap_or("nobody"),
+        status.leader.as_deref().unwrap_or("none"),
         status.term.as_deref().unwrap_or("unknown"),
         status.version.as_deref().unwrap_or("unknown"),
     )];
@@ -179,7 +179,7 @@ mod tests {
         .unwrap();
         let text = render(&cluster);
         assert!(
-            text.starts_with("demo: Degraded, 2/3 ready, demo-1 leads, term 4"),
+            text.starts_with("demo: Degraded, 2/3 ready, leader demo-1, term 4"),
             "{text}"
         );
         assert!(

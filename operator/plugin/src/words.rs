@@ -49,12 +49,12 @@ pub(crate) fn unseen(others: Option<&Condition>) -> String {
     let seconds = UNSEEN_MAX.as_secs();
     match others {
         Some(condition) => format!(
-            "nobody has looked at it for {seconds} s; {}",
+            "it has not been reconciled for {seconds} s; {}",
             condition.message
         ),
         None => format!(
-            "no operator has looked at it for {seconds} s; does one run that may see this \
-             namespace?"
+            "no operator has reconciled it for {seconds} s; is an operator running that watches \
+             this namespace?"
         ),
     }
 }

@@ -149,10 +149,15 @@ fn message(resource: &DEngineCluster, other: &Other) -> String {
     format!(
         "{}, and every other operator that sees it leaves it alone; to hand it over: {kubectl} \
          {hand_over}",
-        looked_after_by(&other.name)
+        managed_by(&other.name)
     )
 }
 
+fn managed_by(name: &str) -> String {
+    format!("operator {name} manages this cluster")
+}
+
+/// What versions before this one wrote.
 fn looked_after_by(name: &str) -> String {
     format!("operator {name} looks after this cluster")
 }
@@ -185,9 +190,9 @@ pub(super) async fn forget(
 }
 
 fn is_stale(said: &Condition, ours: &str, now: &Time) -> bool {
-    let of_us = said
-        .message
-        .starts_with(&format!("{},", looked_after_by(ours)));
+    let of_us = [managed_by(ours), looked_after_by(ours)]
+        .iter()
+        .any(|words| said.message.starts_with(&format!("{words},")));
     let age_seconds = now.0.as_second() - said.last_transition_time.0.as_second();
     !of_us || age_seconds > STALE_AFTER_SECONDS
 }
@@ -244,6 +249,12 @@ mod tests {
             );
             assert!(is_stale(&said, "b/second", &at(1)), "it was handed over");
             assert!(is_stale(&said, "a/firs", &at(1)), "another's name");
+            let of_before = Condition {
+                message: said.message.replace("manages", "looks after"),
+                ..said
+            };
+            assert!(!is_stale(&of_before, "a/first", &at(3600)));
+            assert!(is_stale(&of_before, "b/second", &at(1)));
         }
     }
 

@@ -158,7 +158,7 @@ fn waiting(waiting: &Waiting, observed: &Observed) -> (&'static str, String) {
             (reasons::QUORUM_LOST, with_troubles(message, observed))
         }
         Waiting::CatchUp { name } => {
-            let message = format!("{name} catches up with the log");
+            let message = format!("{name} is catching up with the log");
             (reasons::CATCHING_UP, with_troubles(message, observed))
         }
         Waiting::Member { name } => {

@@ -46,7 +46,7 @@ async fn a_cluster_of_another_operator_is_left_alone_until_it_is_handed_over() {
     assert_eq!(requests, [format!("PATCH {CLUSTER}/status")], "once");
     let message = world.message(conditions::OPERATED_BY_ANOTHER);
     assert!(
-        message.contains("operator dengine-operator looks after this cluster"),
+        message.contains("operator dengine-operator manages this cluster"),
         "{message}"
     );
     // The cluster's operator ignores that.
@@ -72,7 +72,7 @@ async fn a_cluster_of_another_operator_is_left_alone_until_it_is_handed_over() {
     assert_eq!(patches, Vec::<String>::new(), "the first lets go");
     let message = world.message(conditions::OPERATED_BY_ANOTHER);
     assert!(
-        message.contains("operator there/another looks after this cluster"),
+        message.contains("operator there/another manages this cluster"),
         "{message}"
     );
 }
@@ -143,7 +143,7 @@ async fn a_stateful_set_of_another_operator_is_not_adopted() {
     assert_eq!(named().as_deref(), Some("dengine-operator"));
     let message = world.message(conditions::OPERATED_BY_ANOTHER);
     assert!(
-        message.contains("operator dengine-operator looks"),
+        message.contains("operator dengine-operator manages"),
         "{message}"
     );
 

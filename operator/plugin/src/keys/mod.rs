@@ -91,7 +91,7 @@ impl Cluster for Forwarded<'_> {
         };
         format!(
             "no member of {cluster} serves clients now{why}; `kubectl dengine status {cluster}` \
-             says how it stands"
+             shows its state"
         )
     }
 }

@@ -143,14 +143,15 @@ pub(super) async fn why_there_are_none(access: &Access, cluster: &str) -> String
     match access.api::<DEngineCluster>().get_opt(cluster).await {
         Ok(Some(_)) => {
             return format!(
-                "{cluster} has no pods yet; `kubectl dengine status {cluster}` says what is awaited"
+                "{cluster} has no pods yet; see `kubectl dengine status {cluster}` for what it is \
+                 waiting for"
             );
         }
         Err(error) => {
             return format!(
                 "there is no pod of a cluster {cluster} in the namespace {namespace} \
-                 (--namespace names another one), and whether there is such a cluster can't be \
-                 told: {error}"
+                 (--namespace names another one), and the cluster itself could not be looked \
+                 up: {error}"
             );
         }
         Ok(None) => {}
@@ -285,7 +286,7 @@ mod tests {
         for (objects, expect) in [
             (
                 &[(DEMO, r#"{"metadata": {"name": "demo"}, "spec": {}}"#)][..],
-                "demo has no pods yet; `kubectl dengine status demo`",
+                "demo has no pods yet; see `kubectl dengine status demo`",
             ),
             (
                 &[(DEMO, "null")],

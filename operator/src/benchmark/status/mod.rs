@@ -225,7 +225,7 @@ fn show_trouble(status: &DEngineBenchmarkStatus, conditions: &mut Conditions, ob
 }
 
 fn runs(status: &DEngineBenchmarkStatus) -> String {
-    format!("{} runs", the_job(status))
+    format!("{} is running", the_job(status))
 }
 
 fn the_job(status: &DEngineBenchmarkStatus) -> &'static str {
