@@ -100,7 +100,7 @@ overload: setup-dengine ## more writes than a member takes: it must shed, keep i
 	@$(BUILD)
 	@$(CARGO_TEST) --test processes -- overload::
 
-failover: setup-dengine ## how long nobody writes when the leader of three is killed (COUNT=30 times, and as often just after all were restarted)
+failover: setup-dengine ## how long writes stop when the leader of three is killed (COUNT=30 times, and as often just after all were restarted)
 	@$(BUILD)
 	@DENGINE_FAILOVER_COUNT=$(or $(COUNT),30) $(CARGO_TEST) --test processes -- --ignored --nocapture failover::
 
@@ -136,7 +136,7 @@ models: ## what threads do to each other, under loom and shuttle
 	@$(MODELS_LOOM)
 	@$(MODELS_SHUTTLE)
 
-mutants: setup-dengine ## changes in the core's source that no test notices (SHARD=0/8: the first of eight parts; SHARD=report: all parts so far; DIFF=origin/main: of what changed since, 8 min)
+mutants: setup-dengine ## mutation tests of the core (SHARD=0/8: the first of eight parts; SHARD=report: all parts so far; DIFF=origin/main: of what changed since, 8 min)
 	@engine/verification/mutants.sh $(if $(DIFF),diff $(DIFF),$(if $(filter report,$(SHARD)),report,all $(SHARD)))
 
 images: setup-images ## write the container images to target/images, for kind load image-archive or ctr images import
@@ -189,8 +189,8 @@ fix: ## format, and apply what the linter can fix itself
 	cargo clippy --release --locked --workspace --all-targets --fix --allow-dirty --allow-staged
 	gofmt -w e2e/local-kubernetes/programs
 
-protos: setup-dengine ## write the Rust code of the protocol anew from its .proto files
+protos: setup-dengine ## generate the Rust code of the protocol from its .proto files
 	@cargo run --release --locked --quiet -p dengine-protogen -- engine/protocol/src/generated
 
-crds: setup-dengine ## write the chart's CRDs anew from their Rust types
+crds: setup-dengine ## generate the CRDs from their Rust types
 	@for crds in $(CRDS); do $(CRDGEN) $$crds; done

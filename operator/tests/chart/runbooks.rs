@@ -84,7 +84,9 @@ fn pages() -> Vec<(String, String)> {
 fn commands(page: &str) -> Vec<String> {
     let of_blocks = blocks(page, "sh");
     let of_blocks = of_blocks.iter().flat_map(|block| block.lines());
-    let of_blocks = of_blocks.filter(|line| !line.is_empty()).map(str::to_owned);
+    // Blocks of a list are indented.
+    let of_blocks = of_blocks.map(str::trim).filter(|line| !line.is_empty());
+    let of_blocks = of_blocks.map(str::to_owned);
     // Fenced text is every second part, of the page and then of the rest.
     let text: String = page.split("```").step_by(2).collect();
     let quoted = text.split('`').skip(1).step_by(2);
