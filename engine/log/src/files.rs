@@ -11,13 +11,18 @@ use super::state::{Position, State};
 use dengine_types::{HardState, NUMBER_MAX};
 use std::sync::Arc;
 
-/// Zeros are written in pieces of this size.
-const WRITE_BYTES: u32 = 1 << 20;
+/// Zeros are written in pieces of this size. The page cache may keep what one call wrote as one
+/// folio (ext4 since Linux 6.16, XFS for longer), and each small append later walks all blocks of
+/// the folio that it is in: with a mebibyte that took longer than the append itself.
+const WRITE_BYTES: u32 = 64 << 10;
 
 /// The zeros that are due are written with about this many syncs, unless each would carry less than
-/// [`WRITE_BYTES`]. Where the filling keeps up with the log, each sync then carries half as much as
-/// the log's own.
+/// [`SYNC_BYTES_MIN`]. Where the filling keeps up with the log, each sync then carries half as much
+/// as the log's own.
 const SYNCS: u32 = 4;
+const SYNC_BYTES_MIN: u32 = 1 << 20;
+
+static ZEROS: [u8; WRITE_BYTES as usize] = [0; WRITE_BYTES as usize];
 
 /// An unused file of the usual segment size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,12 +86,12 @@ impl<F: DiskFile> Filling<F> {
     /// due, each sync is small, so that the log's own do not wait behind it.
     pub(super) fn fill_upto(&mut self, upto: u32) -> Result<(), DiskError> {
         let upto = upto.min(self.capacity);
-        let piece = (upto.saturating_sub(self.filled) / SYNCS).max(WRITE_BYTES);
+        let piece = (upto.saturating_sub(self.filled) / SYNCS).max(SYNC_BYTES_MIN);
         while self.filled < upto {
             let end = upto.min(self.filled.saturating_add(piece));
             for at in (self.filled..end).step_by(WRITE_BYTES as usize) {
-                let zeros = vec![0; WRITE_BYTES.min(end - at) as usize];
-                self.file.write_at(at.into(), &zeros)?;
+                let bytes = WRITE_BYTES.min(end - at) as usize;
+                self.file.write_at(at.into(), &ZEROS[..bytes])?;
             }
             self.file.sync_data()?;
             self.filled = end;
