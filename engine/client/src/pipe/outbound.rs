@@ -25,6 +25,8 @@ pub(super) struct Outbound {
     callers_left: bool,
     /// Whether the callers that are about to run had their chance to join the next frame.
     yielded: bool,
+    /// How many calls the frame before had.
+    last_calls: usize,
 }
 
 impl Stream for Outbound {
@@ -42,8 +44,10 @@ impl Stream for Outbound {
                 };
             }
             // Without this each frame would leave with its first call: whoever queues one wakes us
-            // to run next.
-            if !mem::replace(&mut this.yielded, true) && taken < CALLS_PER_FRAME_MAX {
+            // to run next. A caller that is alone would wait for nobody.
+            let is_alone = taken <= 1 && this.last_calls <= 1 && !this.has_callers();
+            let may_wait = !is_alone && taken < CALLS_PER_FRAME_MAX;
+            if may_wait && !mem::replace(&mut this.yielded, true) {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -51,7 +55,10 @@ impl Stream for Outbound {
             match this.frame() {
                 // All of it was given up before it left.
                 Some(frame) if frame.calls.is_empty() && frame.cancelled.is_empty() => {}
-                frame => return Poll::Ready(frame),
+                frame => {
+                    this.last_calls = frame.as_ref().map_or(0, |frame| frame.calls.len());
+                    return Poll::Ready(frame);
+                }
             }
         }
     }
@@ -63,7 +70,13 @@ impl Outbound {
             waiting: Arc::clone(waiting),
             callers_left: false,
             yielded: false,
+            last_calls: 0,
         }
+    }
+
+    /// Whether calls have left that are not answered.
+    fn has_callers(&self) -> bool {
+        !lock(&self.waiting).callers.is_empty()
     }
 
     /// Takes in what queued: whether nothing more will, and how many calls are in no frame yet.

@@ -349,7 +349,11 @@ impl Stream for Pipeline {
         if this.outbound.has_something() {
             // Without this a frame would leave with its first answer: others of the same batch end
             // right behind it.
-            if !this.outbound.is_full() && !std::mem::replace(&mut this.yielded, true) {
+            let more_may_end = this.under_way > this.outbound.answers();
+            if more_may_end
+                && !this.outbound.is_full()
+                && !std::mem::replace(&mut this.yielded, true)
+            {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }

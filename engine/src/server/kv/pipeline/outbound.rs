@@ -102,6 +102,11 @@ impl Outbound {
         self.frame.closing = true;
     }
 
+    /// How many there are, for the next frame and for those after it.
+    pub(super) fn answers(&self) -> usize {
+        self.frame.answers.len() + self.next.len()
+    }
+
     /// Whether there is a frame to send.
     pub(super) fn has_something(&self) -> bool {
         !self.frame.answers.is_empty() || self.frame.closing
