@@ -13,10 +13,15 @@ use dengine_log::{Log, LogError, LogOptions, LogReader, Position, RealDisk, Reco
 use dengine_raft::consensus::ConsensusConfig;
 use dengine_raft::replica::{OpenError, Opened, Replica, ReplicaConfig, open_member};
 use std::path::Path;
+use std::time::Duration;
 
 /// Until it is known what keeps the applier busy; more of entries that take it long have
 /// everybody's reads wait.
 const SHARED_ENTRIES_MIN: usize = 16;
+
+/// Of one client that writes without a pause the next write comes sooner and carries the news. Who
+/// reads at a follower, or watches there, may see a write so much later.
+const COMMIT_NEWS_DELAY: Duration = Duration::from_millis(1);
 
 /// The state machine, and its store.
 type State = (StateMachine<RocksStore>, OpenStore);
@@ -182,6 +187,7 @@ pub(super) fn restore(
         tick: start.config.tick(),
         lost_writes_accepted: start.beginning.lost_writes_accepted,
         acknowledges_unsynced: start.beginning.acknowledged_unsynced,
+        commit_news_delay: COMMIT_NEWS_DELAY,
         ..ConsensusConfig::new(start.identity.member_id, rand::random())
     };
     let boot_nonce = config.boot_nonce;

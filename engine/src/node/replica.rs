@@ -26,7 +26,7 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Inputs taken in before the replica is asked what follows. Bounds how long an answer waits for
@@ -85,8 +85,7 @@ impl ReplicaThread {
                 }
             }
             ::metrics::histogram!(metrics::REPLICA_TURN_SECONDS).record(turn.elapsed());
-            let wait = next_tick.saturating_duration_since(Instant::now());
-            let first = match inbox.recv_timeout(wait) {
+            let first = match inbox.recv_timeout(self.patience(next_tick)) {
                 Ok(first) => Some(first),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -108,6 +107,13 @@ impl ReplicaThread {
                 next_tick = now + self.config.tick();
             }
         }
+    }
+
+    /// How long nothing has to be done by itself.
+    fn patience(&self, next_tick: Instant) -> Duration {
+        let to_tick = next_tick.saturating_duration_since(Instant::now());
+        let wakes_at = self.replica.wakes_at();
+        wakes_at.map_or(to_tick, |at| at.since(clock::now()).min(to_tick))
     }
 
     /// What follows from the inputs that were taken in.

@@ -52,6 +52,9 @@ pub struct ConsensusConfig {
     /// taken what was committed, and those who have it still have to be told from the others.
     /// Without that there is no honest leader that contradicts what is committed.
     pub acknowledges_unsynced: bool,
+    /// For so long what is committed waits for an append that tells the others of it; zero: they are
+    /// told at once.
+    pub commit_news_delay: Duration,
     /// Decides the election timeouts of this run together with the member's id, and nothing else.
     pub seed: u64,
     /// Makes the contexts of this run's read rounds differ from those of earlier runs.
@@ -107,6 +110,7 @@ impl ConsensusConfig {
             max_clock_drift_percent: 10,
             lost_writes_accepted: false,
             acknowledges_unsynced: false,
+            commit_news_delay: Duration::ZERO,
             seed,
             boot_nonce: seed,
         }
@@ -177,6 +181,7 @@ impl ConsensusConfig {
             read_only_option: raft::ReadOnlyOption::Safe,
             // It knows no bound; see `appends`.
             batch_append: false,
+            skip_bcast_commit: !self.commit_news_delay.is_zero(),
             max_uncommitted_size: self.max_uncommitted_bytes,
             ..raft::Config::default()
         }

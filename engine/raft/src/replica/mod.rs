@@ -283,6 +283,12 @@ impl<L: LogRead> Replica<L> {
         std::mem::take(&mut self.outputs)
     }
 
+    /// When [`Self::outputs`] must be called although nothing happens.
+    #[must_use]
+    pub fn wakes_at(&self) -> Option<Moment> {
+        self.consensus.wakes_at()
+    }
+
     /// The members as of the last applied entry.
     #[must_use]
     pub fn membership(&self) -> &Arc<Membership> {

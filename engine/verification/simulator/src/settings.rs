@@ -32,6 +32,8 @@ pub(super) struct MemberSettings {
     pub(super) apply_bytes: u64,
     /// Bytes of recent entries that are kept in memory.
     pub(super) cache_bytes: u64,
+    /// For so long what is committed waits for an append that tells of it.
+    pub(super) commit_news_delay_ms: u64,
 }
 
 impl MemberSettings {
@@ -57,6 +59,7 @@ impl MemberSettings {
         let uncommitted_bytes = one_of([64 << 10, 16 << 10, 256 << 10]);
         let apply_bytes = one_of([4 << 10, 1 << 10, 32 << 10]);
         let cache_bytes = one_of([4 << 10, 0, 64 << 10]);
+        let commit_news_delay_ms = one_of([1, 0, 20]);
         Self {
             segment_bytes: 4096 * (2 << random.below(4)) as u32,
             log_keep_bytes: match random.below(3) {
@@ -72,6 +75,7 @@ impl MemberSettings {
             uncommitted_bytes,
             apply_bytes,
             cache_bytes,
+            commit_news_delay_ms,
         }
     }
 

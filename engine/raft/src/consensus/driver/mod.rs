@@ -3,6 +3,7 @@
 //! Here is what goes in; `ready` has what comes out, `reading` the rounds of linearizable reads,
 //! and `progress` what a leader knows of the others.
 
+mod commit_news;
 mod divergence;
 mod heartbeats;
 mod progress;
@@ -25,6 +26,7 @@ use crate::output::Output;
 use bytes::Bytes;
 use dengine_planted::planted;
 use dengine_types::{HardState, Index, MemberId, Moment, Term};
+use commit_news::CommitNews;
 use divergence::Contradictions;
 use heartbeats::Told;
 use raft::{RawNode, StateRole, eraftpb};
@@ -57,6 +59,7 @@ pub struct Consensus<L: LogRead> {
     lease: Lease,
     /// Until this tick somebody may want the lease, so it is renewed.
     lease_wanted_until: u64,
+    commit_news: CommitNews,
     snapshots: Snapshots,
     apply_window: ApplyWindow,
     /// The tick at which each member was last heard from.
@@ -148,6 +151,7 @@ impl<L: LogRead> Consensus<L> {
             early_reads: BTreeMap::new(),
             lease: Lease::new(&config),
             lease_wanted_until: 0,
+            commit_news: CommitNews::default(),
             snapshots: Snapshots::default(),
             apply_window: ApplyWindow::new(restored.applied, config.max_apply_bytes),
             node,
@@ -319,9 +323,9 @@ impl<L: LogRead> Consensus<L> {
             return std::mem::take(&mut self.outputs);
         }
         self.start_read_round();
-        while self.has_ready() {
-            self.on_ready();
-        }
+        self.hand_out_readies();
+        self.send_commit_news();
+        self.hand_out_readies();
         self.ask_for_snapshot();
         self.set_election_timeout();
         std::mem::take(&mut self.outputs)

@@ -26,7 +26,13 @@ impl<L: LogRead> Consensus<L> {
             || self.current_state() != self.state
     }
 
-    pub(super) fn on_ready(&mut self) {
+    pub(super) fn hand_out_readies(&mut self) {
+        while self.has_ready() {
+            self.on_ready();
+        }
+    }
+
+    fn on_ready(&mut self) {
         let room = !self.apply_window.is_full();
         let apply_bytes = if room { self.config.max_apply_bytes } else { 0 };
         self.node.raft.set_max_committed_size_per_ready(apply_bytes);
@@ -41,6 +47,7 @@ impl<L: LogRead> Consensus<L> {
         self.append(ready);
 
         let messages = appends::merge(messages, self.config.max_message_bytes);
+        self.note_commit_told(&messages);
         let free = self.outbox.push(messages);
         self.send(free);
         self.apply(committed);

@@ -11,6 +11,7 @@ use dengine_log::Position;
 use dengine_types::{HardState, Index, MemberId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
+use std::time::Duration;
 
 /// Sender and receiver.
 pub(super) type Link = (u64, u64);
@@ -140,6 +141,14 @@ impl Cluster {
         self.step(id, |it| {
             it.host.clock = it.host.clock.after(tick);
             it.tick_at(it.host.clock);
+        });
+    }
+
+    /// Lets time pass on a member's clock, but no tick.
+    pub(super) fn wait(&mut self, id: u64, time: Duration) {
+        self.step(id, |it| {
+            it.host.clock = it.host.clock.after(time);
+            it.consensus.observe(it.host.clock);
         });
     }
 

@@ -17,6 +17,7 @@
 //! | `restart 1`, `up-for-a-while 1` | starts it again with what is on its disk; lets it grant votes again |
 //! | `promises-nothing 2` | from now on it answers heartbeats as a version did that promised nothing by that |
 //! | `tick 1 10` | lets ticks pass |
+//! | `wait 1 5` | lets milliseconds pass, and no tick |
 //! | `timeout 1` | lets ticks pass until it asks for votes |
 //! | `elect 1` | `timeout` and `deliver`, without showing how it wins |
 //! | `deliver`, `deliver 1->2` | delivers everything until all is silent; shows and delivers what is on one link |
@@ -106,6 +107,7 @@ fn command(cluster: &mut Cluster, line: &str) {
         ("bootstrap", [_]) => bootstrap(cluster, id()),
         ("join", [_]) => cluster.start(id(), Disk::default(), Machine::default()),
         ("restart", [_]) => cluster.restart(id()),
+        ("wait", [_, millis]) => cluster.wait(id(), Duration::from_millis(number(millis))),
         ("tick", [_, ticks]) => (0..number(ticks)).for_each(|_| cluster.tick(id())),
         ("timeout", [_]) => timeout(cluster, id()),
         ("elect", [_]) => elect(cluster, id()),
@@ -169,6 +171,7 @@ fn set(config: &mut ConsensusConfig, name: &str, value: u64) {
     match name {
         "acknowledges_unsynced" => config.acknowledges_unsynced = value != 0,
         "cache_bytes" => config.cache_bytes = value,
+        "commit_news_delay_ms" => config.commit_news_delay = Duration::from_millis(value),
         "heartbeat_ticks" => config.heartbeat_ticks = count,
         "lost_writes_accepted" => config.lost_writes_accepted = value != 0,
         "max_apply_bytes" => config.max_apply_bytes = value,

@@ -21,6 +21,7 @@ scripts! {
     bootstrap_4_4,
     bounds,
     check_quorum_6_2,
+    commit_index_3_5,
     commit_only_own_term_3_6_2,
     leader_election_3_4,
     leader_sends_before_its_disk_10_2_1,

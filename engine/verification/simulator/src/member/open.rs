@@ -245,6 +245,7 @@ impl Member {
             callers: Callers::default(),
             hellos: BTreeMap::new(),
             awake: true,
+            wakes_at: None,
             log_writer: LogWriter::new(sim.plan.sync_rule(), &log),
             log,
             log_jobs: VecDeque::new(),
@@ -376,6 +377,7 @@ impl Member {
             boot_nonce: nonce,
             lost_writes_accepted: start.beginning.lost_writes_accepted,
             acknowledges_unsynced: start.beginning.acknowledged_unsynced,
+            commit_news_delay: Duration::from_millis(settings.commit_news_delay_ms),
             ..ConsensusConfig::new(self.id, sim.random.next())
         };
         Replica::new(config, consensus, start.hard_state, log.reader(), machine)

@@ -21,7 +21,7 @@ use dengine_raft::replica::{
 };
 use dengine_raft::{ApplyJob, Input, LogJob, Output};
 use dengine_snapshot::Staging;
-use dengine_types::{Entry, MemberId};
+use dengine_types::{Entry, MemberId, Moment};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ pub(super) struct Process {
     /// What others announced that the replica was not told yet.
     pub(super) hellos: BTreeMap<MemberId, CommandVersion>,
     pub(super) awake: bool,
+    /// When the replica wanted to be woken, as last planned.
+    pub(super) wakes_at: Option<Moment>,
     pub(super) log: Log<MemoryDisk>,
     pub(super) log_jobs: VecDeque<LogJob>,
     pub(super) log_busy: bool,
@@ -109,10 +111,21 @@ impl Process {
             self.carry_out(sim, machine, output)?;
         }
         self.awake = false;
+        self.plan_wake(sim, machine);
         if !self.inbox.is_empty() {
             self.wake(sim, machine.id, machine.boot);
         }
         Ok(())
+    }
+
+    /// Lets the replica look what is due when it said that something would be.
+    fn plan_wake(&mut self, sim: &mut Surroundings, machine: Machine) {
+        let wakes_at = self.replica.wakes_at();
+        if let Some(at) = wakes_at.filter(|_| wakes_at != self.wakes_at) {
+            let left = at.since(machine.clock.read(sim.now));
+            machine.plan(sim, machine.clock.wait(left), Actor::Replica);
+        }
+        self.wakes_at = wakes_at;
     }
 
     fn carry_out(
