@@ -54,8 +54,8 @@ pub struct Consensus<L: LogRead> {
     node: RawNode<LogView<L>>,
     outbox: Outbox,
     reads: Reads,
-    /// Read rounds of peers that came before this leader could confirm any: the newest of each.
-    early_reads: BTreeMap<u64, eraftpb::Message>,
+    /// Read rounds of peers that wait for the next round of this leader: the newest of each.
+    peer_reads: BTreeMap<u64, eraftpb::Message>,
     lease: Lease,
     /// Until this tick somebody may want the lease, so it is renewed.
     lease_wanted_until: u64,
@@ -148,7 +148,7 @@ impl<L: LogRead> Consensus<L> {
             .expect("the configuration was validated and the log is readable");
         let mut consensus = Self {
             reads: Reads::new(config.id.0, config.boot_nonce, config.max_waiting_reads),
-            early_reads: BTreeMap::new(),
+            peer_reads: BTreeMap::new(),
             lease: Lease::new(&config),
             lease_wanted_until: 0,
             commit_news: CommitNews::default(),

@@ -91,9 +91,14 @@ impl<L: LogRead> Consensus<L> {
 
     /// A leader cannot confirm a read before it committed an entry of its term (Raft thesis §6.4),
     /// and a follower cannot ask without a leader: until then reads wait here.
+    ///
+    /// A leader's round is that of its peers too, as far as they asked before it began: each round
+    /// of their own would take two messages more for each member.
     pub(super) fn start_read_round(&mut self) {
-        self.start_early_reads();
         let raft = &self.node.raft;
+        if raft.state != StateRole::Leader {
+            self.peer_reads.clear();
+        }
         let can_ask = match raft.state {
             StateRole::Leader => raft.commit_to_current_term(),
             StateRole::Follower => raft.leader_id != raft::INVALID_ID,
@@ -106,33 +111,42 @@ impl<L: LogRead> Consensus<L> {
             }
             return;
         }
-        if can_ask && let Some(context) = self.reads.start_round(self.tick) {
+        if !can_ask {
+            return;
+        }
+        let context = match self.peer_reads.is_empty() {
+            true => self.reads.start_round(self.tick),
+            false => self.reads.start(self.tick),
+        };
+        if let Some(context) = context {
+            self.join_peer_reads();
             self.begin_round(context);
         }
     }
 
-    fn start_early_reads(&mut self) {
-        if self.node.raft.state != StateRole::Leader {
-            self.early_reads.clear();
-        } else if self.node.raft.commit_to_current_term() {
-            for message in std::mem::take(&mut self.early_reads).into_values() {
-                let _ = self.node.raft.step(message);
-            }
+    /// The crate confirms with a round whatever was asked before it; but the only voter needs no
+    /// round, and is told of no answer.
+    fn join_peer_reads(&mut self) {
+        let raft = &mut self.node.raft;
+        let asked = std::mem::take(&mut self.peer_reads).into_values();
+        if raft.prs().is_singleton() {
+            return asked.for_each(|message| drop(raft.step(message)));
+        }
+        let raft = &mut raft.r;
+        let (own, committed) = (raft.id, raft.raft_log.committed);
+        for message in asked {
+            raft.read_only.add_request(committed, message, own);
         }
     }
 
     /// The crate loses a peer's round that comes before the term's first commit, and forwards one
-    /// that comes to a follower under a false sender. So here the first waits, and the second is
-    /// dropped: its sender will learn of another leader and ask that one.
+    /// that comes to a follower under a false sender. So here the first waits, as all do, and the
+    /// second is dropped: its sender will learn of another leader and ask that one.
     pub(super) fn on_peer_read(&mut self, message: eraftpb::Message) {
         let raft = &mut self.node.raft;
         if raft.state != StateRole::Leader || raft.prs().get(message.from).is_none() {
             return;
         }
-        if raft.commit_to_current_term() {
-            let _ = raft.step(message);
-        } else {
-            self.early_reads.insert(message.from, message);
-        }
+        self.peer_reads.insert(message.from, message);
     }
 }

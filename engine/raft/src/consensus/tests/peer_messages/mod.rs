@@ -452,11 +452,37 @@ fn a_read_carries_its_senders_context() {
         }];
         offer(&mut cluster, 2, &encode(&read)).unwrap();
     }
-    let error = offer(&mut cluster, 2, &encode(&read)).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "is a read beyond the 1024 that are being confirmed"
-    );
+    // The first began a round. Of the others the newest waits for the next.
+    let there_and_back = "deliver 1->2\n deliver 2->1\n";
+    let cluster = run(cluster, &there_and_back.repeat(4));
+    let confirmed = cluster.transcript.matches("1->2 ReadIndexResp").count();
+    assert_eq!(confirmed, 2, "{}", cluster.transcript);
+}
+
+/// A follower that answers heartbeats, and never the rounds that they are, while the other one is
+/// away: each round that is given up would stay.
+#[test]
+fn rounds_that_nobody_confirms_are_bounded() {
+    let mut cluster = run(Cluster::default(), LEADER);
+    cluster.cut.extend([(1, 2), (1, 3)]);
+    let mut read = from_2(MessageType::MsgReadIndex);
+    let alive = encode(&from_2(MessageType::MsgHeartbeatResponse));
+    for count in 0..2_000_u64 {
+        let data = [2, 1, count].map(u64::to_be_bytes).concat();
+        read.entries = vec![Entry {
+            data,
+            ..Entry::default()
+        }];
+        if let Err(error) = offer(&mut cluster, 2, &encode(&read)) {
+            let bound = "is a read beyond the 1024 that are being confirmed";
+            return assert_eq!(error.to_string(), bound);
+        }
+        for _ in 0..10 {
+            cluster.tick(1);
+            offer(&mut cluster, 2, &alive).unwrap();
+        }
+    }
+    panic!("they are not");
 }
 
 #[test]
