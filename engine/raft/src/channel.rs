@@ -25,7 +25,7 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
         state: Mutex::new(State {
             items: VecDeque::new(),
             senders: 1,
-            is_asleep: false,
+            sleep: Sleep::Awake,
             is_closed: false,
         }),
         woken: Condvar::new(),
@@ -55,10 +55,19 @@ struct Shared<T> {
 struct State<T> {
     items: VecDeque<T>,
     senders: usize,
-    /// The receiver sleeps, or is about to, and nobody has woken it.
-    is_asleep: bool,
+    sleep: Sleep,
     /// There is no receiver any more.
     is_closed: bool,
+}
+
+/// Whether the receiver sleeps, or is about to, and nobody has woken it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sleep {
+    Awake,
+    /// Until there is anything.
+    Light,
+    /// Until there is something that was not sent quietly.
+    Deep,
 }
 
 impl<T> Shared<T> {
@@ -68,9 +77,9 @@ impl<T> Shared<T> {
 
     /// Wakes the receiver, if it sleeps, without the lock.
     fn wake(&self, mut state: MutexGuard<'_, State<T>>) {
-        let is_asleep = std::mem::take(&mut state.is_asleep);
+        let sleep = std::mem::replace(&mut state.sleep, Sleep::Awake);
         drop(state);
-        if is_asleep {
+        if sleep != Sleep::Awake {
             self.woken.notify_one();
         }
     }
@@ -91,6 +100,23 @@ impl<T> Sender<T> {
         }
         state.items.push_back(item);
         if !planted!(WokenBeforeSent) {
+            self.0.wake(state);
+        }
+        Ok(())
+    }
+
+    /// Puts it in, for when the receiver takes something in next. Wakes it only from
+    /// [`Receiver::recv_timeout`], not from [`Receiver::recv_loud_timeout`].
+    ///
+    /// # Errors
+    /// There is no receiver any more; here it is again.
+    pub fn send_quietly(&self, item: T) -> Result<(), SendError<T>> {
+        let mut state = self.0.lock();
+        if state.is_closed {
+            return Err(SendError(item));
+        }
+        state.items.push_back(item);
+        if state.sleep == Sleep::Light {
             self.0.wake(state);
         }
         Ok(())
@@ -134,7 +160,7 @@ impl<T> Receiver<T> {
     /// # Errors
     /// There is none, and no sender any more.
     pub fn recv(&self) -> Result<T, RecvError> {
-        self.next(None).map_err(|_| RecvError)
+        self.next(None, Sleep::Light).map_err(|_| RecvError)
     }
 
     /// The next item, if there is one within this time.
@@ -142,7 +168,16 @@ impl<T> Receiver<T> {
     /// # Errors
     /// There was none, or there is none and no sender any more.
     pub fn recv_timeout(&self, patience: Duration) -> Result<T, RecvTimeoutError> {
-        self.next(Instant::now().checked_add(patience))
+        self.next(Instant::now().checked_add(patience), Sleep::Light)
+    }
+
+    /// The same, but what is sent quietly from now on is not waited for: it is returned once
+    /// something else comes, or at the end of this time.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn recv_loud_timeout(&self, patience: Duration) -> Result<T, RecvTimeoutError> {
+        self.next(Instant::now().checked_add(patience), Sleep::Deep)
     }
 
     /// The next item, if there is one now.
@@ -167,7 +202,7 @@ impl<T> Receiver<T> {
         std::iter::from_fn(|| self.try_recv().ok())
     }
 
-    fn next(&self, until: Option<Instant>) -> Result<T, RecvTimeoutError> {
+    fn next(&self, until: Option<Instant>, sleep: Sleep) -> Result<T, RecvTimeoutError> {
         let mut taken = self.taken.borrow_mut();
         if let Some(item) = taken.pop_front() {
             return Ok(item);
@@ -182,10 +217,10 @@ impl<T> Receiver<T> {
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                state.is_asleep = false;
+                state.sleep = Sleep::Awake;
                 return Err(RecvTimeoutError::Timeout);
             }
-            state.is_asleep = true;
+            state.sleep = sleep;
             let woken = &self.shared.woken;
             state = match left {
                 Some(left) => {
@@ -274,6 +309,31 @@ mod tests {
         drop(sender);
         let came = receiving.join().expect("it received");
         assert_eq!(came, (Ok(1), Err(RecvError)));
+    }
+
+    #[test]
+    fn what_is_sent_quietly_comes_with_the_next_or_when_the_time_is_over() {
+        const LONG: Duration = Duration::from_secs(60);
+        let (sender, receiver) = channel();
+        // What is there already is not waited for.
+        sender.send_quietly(1).expect("it is open");
+        assert_eq!(receiver.recv_loud_timeout(LONG), Ok(1));
+        let receiving = thread::spawn(move || {
+            let first = receiver.recv_loud_timeout(LONG);
+            let second = receiver.recv_loud_timeout(LONG);
+            let third = receiver.recv_timeout(LONG);
+            let fourth = receiver.recv_loud_timeout(Duration::from_millis(20));
+            (first, second, third, fourth)
+        });
+        thread::sleep(Duration::from_millis(20));
+        sender.send_quietly(2).expect("it is open");
+        thread::sleep(Duration::from_millis(20));
+        assert!(!receiving.is_finished() && sender.0.lock().items.len() == 1);
+        sender.send(3).expect("it is open");
+        thread::sleep(Duration::from_millis(20));
+        sender.send_quietly(4).expect("it is open");
+        let came = receiving.join().expect("it received");
+        assert_eq!(came, (Ok(2), Ok(3), Ok(4), Err(RecvTimeoutError::Timeout)));
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use super::callers::Committed;
 use super::flusher::FlushTrigger;
 use super::inbox::ToReplica;
-use super::metrics;
 use super::own_entry::tell_if_removed;
 use super::waiters::Awaited;
+use super::{clock, metrics};
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 use dengine_kv::{Membership, StoreError};
@@ -61,7 +61,7 @@ impl ApplyThread {
                 self.callers.add(callers);
                 job
             });
-            let Some(done) = self.applier.work(queued)? else {
+            let Some(done) = self.applier.work(queued, clock::now)? else {
                 return Ok(());
             };
             self.callers.answer(done.answers);
@@ -81,7 +81,12 @@ impl ApplyThread {
         self.revision
             .send_if_modified(|known| std::mem::replace(known, revision) != revision);
         self.flush.applied(applied.bytes);
+        let members_changed = applied.membership.is_some();
+        let told = Input::Applied(applied).into();
         // If the replica is gone, nobody needs to know.
-        let _ = self.replica.send(Input::Applied(applied).into());
+        let _ = match members_changed {
+            true => self.replica.send(told),
+            false => self.replica.send_quietly(told),
+        };
     }
 }

@@ -85,7 +85,12 @@ impl ReplicaThread {
                 }
             }
             ::metrics::histogram!(metrics::REPLICA_TURN_SECONDS).record(turn.elapsed());
-            let first = match inbox.recv_timeout(self.patience(next_tick)) {
+            let patience = self.patience(next_tick);
+            let first = match self.replica.awaits_applied() {
+                true => inbox.recv_timeout(patience),
+                false => inbox.recv_loud_timeout(patience),
+            };
+            let first = match first {
                 Ok(first) => Some(first),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,

@@ -36,6 +36,11 @@ impl ApplyWindow {
         self.out_bytes >= self.out_bytes_max
     }
 
+    /// Whether there is more to apply than there is room for.
+    pub(super) fn is_behind(&self) -> bool {
+        self.handed_out < self.committed || self.is_full()
+    }
+
     /// Takes note of committed entries; returns them if they are next and there is room.
     pub(super) fn offer(&mut self, entries: Vec<Entry>) -> Option<Vec<Entry>> {
         let (first, last) = (entries.first()?.index.0, entries.last()?.index.0);

@@ -4,7 +4,7 @@ use crate::consensus::{ConfigChange, ConfigChangeKind};
 use crate::input::Token;
 use crate::output::{ApplyJob, Written};
 use dengine_kv::{Applied, Membership, MembershipChange, Outcome, StateMachine, Store, StoreError};
-use dengine_types::{Entry, EntryKind, Index, Revision};
+use dengine_types::{Entry, EntryKind, Index, Moment, Revision};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -16,6 +16,8 @@ const ENTRIES_MAX: usize = 1024;
 pub struct AppliedRange {
     /// The last entry.
     pub index: Index,
+    /// When they were applied, by the member's clock: the replica may hear of it later.
+    pub at: Moment,
     /// The store's revision after it.
     pub revision: Revision,
     /// How many entries.
@@ -65,13 +67,14 @@ impl<S: Store> Applier<S> {
 
     /// Takes in jobs from `jobs` until there is enough to do, and does a part of it, after which
     /// the replica is to hear of that: it waits for room, and callers for their answers. `None` if
-    /// there is nothing to apply.
+    /// there is nothing to apply. `now` reads the clock.
     ///
     /// # Errors
     /// The store failed; the member must end.
     pub fn work(
         &mut self,
         jobs: impl IntoIterator<Item = ApplyJob>,
+        now: impl FnOnce() -> Moment,
     ) -> Result<Option<Done>, StoreError> {
         let mut jobs = jobs.into_iter();
         while self.entries.len() < ENTRIES_MAX
@@ -81,7 +84,7 @@ impl<S: Store> Applier<S> {
             self.awaited.extend(job.awaited);
         }
         match self.entries.back().map(|entry| entry.index) {
-            Some(last) => self.apply(last).map(Some),
+            Some(last) => self.apply(last, now).map(Some),
             None => Ok(None),
         }
     }
@@ -92,7 +95,7 @@ impl<S: Store> Applier<S> {
     }
 
     /// Applies a step of them.
-    fn apply(&mut self, last: Index) -> Result<Done, StoreError> {
+    fn apply(&mut self, last: Index, now: impl FnOnce() -> Moment) -> Result<Done, StoreError> {
         let entries = self.entries.make_contiguous();
         let applied = self.machine.apply_step(entries)?;
         // None is left if all were applied before.
@@ -103,6 +106,7 @@ impl<S: Store> Applier<S> {
         let bytes = bytes.map(|entry| entry.data.len() as u64).sum();
         let range = AppliedRange {
             index,
+            at: now(),
             revision: self.machine.revision(),
             entries: applied.len(),
             records: applied.iter().map(|it| it.records).sum(),
@@ -233,12 +237,13 @@ mod tests {
         // What was applied before is passed over.
         applier.machine.apply(&entries[..1]).unwrap();
         let jobs = [ApplyJob { entries, awaited }];
-        let Done { mut range, answers } = applier.work(jobs).unwrap().unwrap();
+        let Done { mut range, answers } = applier.work(jobs, || Moment(1)).unwrap().unwrap();
         let mut answered = answers;
-        while let Some(done) = applier.work(None).unwrap() {
+        while let Some(done) = applier.work(None, || Moment(2)).unwrap() {
             answered.extend(done.answers);
             let more = done.range;
             range.index = more.index;
+            range.at = more.at;
             range.revision = more.revision;
             range.entries += more.entries;
             range.records += more.records;
@@ -252,6 +257,7 @@ mod tests {
         };
         let expected = AppliedRange {
             index: Index(42),
+            at: range.at,
             revision: Revision(40),
             entries: 41,
             records: 41,

@@ -181,7 +181,7 @@ impl LoneLeader {
             }
             Output::Apply(job) if !self.holds_apply => {
                 let mut job = Some(job);
-                while let Some(done) = self.applier.work(job.take()).unwrap() {
+                while let Some(done) = self.applier.work(job.take(), || self.now).unwrap() {
                     self.replica.handle(Input::Applied(done.range), self.now);
                 }
             }

@@ -289,6 +289,18 @@ impl<L: LogRead> Replica<L> {
         self.consensus.wakes_at()
     }
 
+    /// Whether something waits for entries to be applied. If not, [`Input::Applied`] may come with
+    /// the next input, or the next tick: it need not wake whoever calls this. A change of the members
+    /// must come at once.
+    #[must_use]
+    pub fn awaits_applied(&self) -> bool {
+        self.reads.await_applied()
+            || !self.turns.is_empty()
+            || self.transfer.is_some()
+            || self.log_is_full
+            || self.consensus.awaits_applied()
+    }
+
     /// The members as of the last applied entry.
     #[must_use]
     pub fn membership(&self) -> &Arc<Membership> {
@@ -367,10 +379,12 @@ impl<L: LogRead> Replica<L> {
             data: change.encode(),
         };
         match self.consensus.propose_change(proposal, config_change) {
-            Ok(index) => self.expect(index, token),
+            Ok(index) => {
+                self.expect(index, token);
+                self.change_at = index;
+            }
             Err(refusal) => self.refused.push((vec![token], refusal)),
         }
-        self.change_at = self.consensus.last_index();
     }
 
     fn refuse(&mut self, tokens: Vec<Token>, error: RequestError) {
@@ -383,7 +397,7 @@ impl<L: LogRead> Replica<L> {
         let index = range.index;
         self.outstanding.applied(index);
         let load = pace::load(range.records, range.bytes);
-        self.pace.applied(index, load, self.now);
+        self.pace.applied(index, load, range.at);
         self.applied = index;
         let timeout = self.config.election_timeout;
         self.keeping_up.look(index, self.now, timeout);

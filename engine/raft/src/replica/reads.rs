@@ -18,6 +18,11 @@ pub(super) struct Reads {
 }
 
 impl Reads {
+    /// Whether some are ahead of the state machine.
+    pub(super) fn await_applied(&self) -> bool {
+        !self.confirmed.is_empty()
+    }
+
     /// Forgets those that nobody waits for any more.
     pub(super) fn prune(&mut self, is_gone: &dyn Fn(Token) -> bool) {
         self.confirmed.retain(|_, tokens| {
@@ -222,7 +227,7 @@ mod tests {
 
         fn apply(&mut self) {
             let jobs = std::mem::take(&mut self.to_apply);
-            let applied = self.applier.work(jobs).unwrap();
+            let applied = self.applier.work(jobs, || self.now).unwrap();
             let applied = applied.expect("something was committed").range;
             assert!(!self.applier.has_more(), "it is little");
             self.replica.handle(Input::Applied(applied), self.now);
@@ -337,6 +342,7 @@ mod tests {
             let status = leader.replica.status();
             let removed = AppliedRange {
                 index: status.applied_index,
+                at: Moment(0),
                 revision: status.revision,
                 entries: 1,
                 records: 1,

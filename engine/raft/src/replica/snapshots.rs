@@ -184,6 +184,7 @@ mod tests {
         let entries = usize::try_from(index - 60).unwrap();
         AppliedRange {
             index: Index(index),
+            at: Moment(0),
             revision: Revision(1),
             entries,
             records: entries,

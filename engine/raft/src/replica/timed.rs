@@ -191,10 +191,11 @@ impl Member {
             self.lone.replica.handle(Input::Applied(range), now);
         }
         let jobs = std::iter::from_fn(|| self.jobs.pop_front());
-        if let Some(done) = self.lone.applier.work(jobs).unwrap() {
-            let range = done.range;
+        if let Some(done) = self.lone.applier.work(jobs, || now).unwrap() {
+            let mut range = done.range;
             let micros = range.records as u64 * 1_000 / self.speed.applies;
-            self.applying = Some((now.after(Duration::from_micros(micros)), range));
+            range.at = now.after(Duration::from_micros(micros));
+            self.applying = Some((range.at, range));
         }
     }
 

@@ -94,6 +94,10 @@ impl<T> Default for Turns<T> {
 }
 
 impl<T> Turns<T> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.round.is_empty()
+    }
+
     /// A write waits, which asks so much of a member ([`super::pace::load`]).
     pub(super) fn wait(&mut self, writer: Writer, load: u64, write: T, now: Moment) {
         let queue = self.writers.entry(writer).or_insert_with(|| Queue {

@@ -24,9 +24,9 @@ use super::{convert, decode};
 use crate::input::{AppendId, SnapshotMeta, Token};
 use crate::output::Output;
 use bytes::Bytes;
+use commit_news::CommitNews;
 use dengine_planted::planted;
 use dengine_types::{HardState, Index, MemberId, Moment, Term};
-use commit_news::CommitNews;
 use divergence::Contradictions;
 use heartbeats::Told;
 use raft::{RawNode, StateRole, eraftpb};
@@ -391,6 +391,16 @@ impl<L: LogRead> Consensus<L> {
     #[must_use]
     pub fn may_change_members(&self) -> bool {
         self.node.raft.has_pending_conf()
+    }
+
+    /// Whether something waits for entries to be applied: more of them, a change of the members, or
+    /// those who read by the lease, which covers nothing that is not applied.
+    #[must_use]
+    pub fn awaits_applied(&self) -> bool {
+        let leads = self.state.role == Role::Leader;
+        self.apply_window.is_behind()
+            || self.node.raft.has_pending_conf()
+            || leads && self.tick < self.lease_wanted_until
     }
 
     /// How many messages wait until the disk has what they depend on.

@@ -34,6 +34,21 @@ fn items_alone_wake() {
     receiving.join().expect("it received");
 }
 
+/// What is quiet comes with what is not, in order, however the receiver waits.
+fn what_is_quiet_is_not_lost() {
+    let (sender, receiver) = channel();
+    let receiving = thread::spawn(move || {
+        let long = std::time::Duration::MAX;
+        let came = [(); 2 * EACH as usize].map(|()| receiver.recv_loud_timeout(long));
+        assert_eq!(came, [Ok(0), Ok(1), Ok(2), Ok(3)]);
+    });
+    for item in 0..EACH {
+        sender.send_quietly(2 * item).expect("it is received");
+        sender.send(2 * item + 1).expect("it is received");
+    }
+    receiving.join().expect("it received");
+}
+
 /// An item is received, dropped with the receiver, or given back.
 fn nothing_is_left_in_a_channel_that_nobody_receives_from() {
     let (sender, receiver) = channel();
@@ -52,6 +67,7 @@ fn whoever_receives_is_woken_for_everything() {
         all_comes_out_in_the_order_of_each_sender_and_then_the_end,
     );
     any_turns(2_000, items_alone_wake);
+    any_turns(2_000, what_is_quiet_is_not_lost);
     any_turns(
         2_000,
         nothing_is_left_in_a_channel_that_nobody_receives_from,

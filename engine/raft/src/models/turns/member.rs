@@ -179,7 +179,7 @@ fn apply(
                 callers.extend(more);
                 job
             });
-            let Some(done) = applier.work(jobs).expect("memory can be written") else {
+            let Some(done) = applier.work(jobs, || NOW).expect("memory can be written") else {
                 break;
             };
             for (token, written) in done.answers {
@@ -285,7 +285,9 @@ fn leader(
                 }
                 Output::Apply(job) => {
                     let mut job = Some(job);
-                    while let Some(done) = applier.work(job.take()).expect("memory can be written")
+                    while let Some(done) = applier
+                        .work(job.take(), || NOW)
+                        .expect("memory can be written")
                     {
                         replica.handle(Input::Applied(done.range), NOW);
                     }

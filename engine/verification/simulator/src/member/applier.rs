@@ -22,7 +22,8 @@ impl Process {
 
     pub(super) fn apply(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
         let jobs = std::iter::from_fn(|| self.apply_jobs.pop_front());
-        let done = self.applier.work(jobs).map_err(|e| e.to_string())?;
+        let now = || machine.clock.read(sim.now);
+        let done = self.applier.work(jobs, now).map_err(|e| e.to_string())?;
         self.apply_busy = false;
         self.plan_apply(sim, machine);
         let Some(Done { range, answers }) = done else {
@@ -79,9 +80,12 @@ impl Process {
     }
 
     pub(super) fn tell_applied(&mut self, sim: &mut Surroundings, machine: Machine) {
+        let members_changed = self.untold.iter().any(|it| it.membership.is_some());
         let told = self.untold.drain(..).map(Input::Applied);
         self.inbox.extend(told);
-        self.wake(sim, machine.id, machine.boot);
+        if members_changed || self.replica.awaits_applied() {
+            self.wake(sim, machine.id, machine.boot);
+        }
     }
 
     /// What a revision changed is whatever the first member that came to it has stored.
