@@ -80,6 +80,7 @@ pub mod link_queue;
 #[cfg(all(test, any(feature = "loom", feature = "shuttle")))]
 mod models;
 mod output;
+pub mod peer_frames;
 pub mod peer_queue;
 pub mod replica;
 

@@ -71,6 +71,16 @@ impl LinkQueue {
         self.until(|link| link.closed.then_some(()))
     }
 
+    /// The messages of the next frame; none if nothing waits.
+    pub fn take_frame(&self) -> Vec<Bytes> {
+        self.lock().queue.next_frame()
+    }
+
+    /// How many bytes wait.
+    pub fn bytes(&self) -> usize {
+        self.lock().queue.bytes()
+    }
+
     /// Waits for the messages of the next frame. `None` once it is closed and everything is sent
     /// that was queued before.
     pub fn next_frame(&self) -> impl Future<Output = Option<Vec<Bytes>>> {

@@ -142,6 +142,12 @@ impl PeerQueue {
         frame
     }
 
+    /// How many bytes wait.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Whether the peer has answered on the stream that there is.
     #[must_use]
     pub fn is_open(&self) -> bool {

@@ -1,5 +1,6 @@
 //! Taking connections in, as far as there are places, and closing those that have to end.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -7,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::Stream;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Sleep, sleep};
@@ -163,6 +165,51 @@ impl Guarded {
     /// Where it comes from.
     pub(super) fn source(&self) -> &Arc<Source> {
         self.connection.source()
+    }
+
+    /// What counts it.
+    pub(crate) fn counted(&self) -> Arc<Connection> {
+        Arc::clone(&self.connection)
+    }
+
+    /// Has the system notice that its client is gone, which says nothing of it by itself: nothing
+    /// is heard for `silence`, nor in answer to four questions as far apart.
+    pub(crate) fn keep_alive(&self, silence: Duration) {
+        const QUESTIONS: u32 = 4;
+        let keepalive = TcpKeepalive::new().with_time(silence);
+        let keepalive = keepalive.with_interval(silence).with_retries(QUESTIONS);
+        if let Some(socket) = &*lock(&self.connection.socket)
+            && let Err(error) = SockRef::from(socket).set_tcp_keepalive(&keepalive)
+        {
+            tracing::debug!(%error, "a connection is kept without a look whether it is alive");
+        }
+    }
+
+    /// Whether what its client says begins so. Nothing of it is taken.
+    ///
+    /// # Errors
+    /// It is to be closed, or nothing is said in time.
+    pub(crate) async fn begins_with<const N: usize>(&mut self, word: &[u8; N]) -> io::Result<bool> {
+        /// Between two looks at a word of which a part has come; twice as long each time.
+        const PAUSE: Duration = Duration::from_millis(5);
+        let mut pause = PAUSE;
+        loop {
+            let mut seen = [0; N];
+            let count = poll_fn(|context| {
+                self.check_open(context)?;
+                let seen = &mut ReadBuf::new(&mut seen);
+                self.on_socket(|socket| socket.poll_peek(context, seen))
+            });
+            let count = count.await?;
+            if count == 0 || seen[..count] != word[..count] {
+                return Ok(false);
+            }
+            if count == N {
+                return Ok(true);
+            }
+            sleep(pause).await;
+            pause *= 2;
+        }
     }
 
     /// Does this with its socket, unless that was closed.

@@ -16,10 +16,10 @@ mod serve;
 mod source;
 mod turn;
 
-pub(crate) use incoming::{Incoming, OnConnection};
+pub(crate) use incoming::{Guarded, Incoming, OnConnection};
 pub use lanes::TASKS_BETWEEN_EVENTS;
 pub(crate) use lanes::give_way;
-pub(crate) use serve::{Http, serve};
+pub(crate) use serve::{Http, serve, serve_by, serve_http};
 pub(crate) use source::{Share, Source, Sources, WAITING_UNIT_BYTES, one_client};
 pub(crate) use turn::threads_for_heavy;
 
@@ -347,6 +347,11 @@ impl Connection {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.is_cancelled()
+    }
+
+    /// Waits until it is to be closed.
+    pub(crate) async fn closed(&self) {
+        self.closed.cancelled().await;
     }
 
     /// Its client has taken something.

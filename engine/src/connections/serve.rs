@@ -43,23 +43,30 @@ pub(crate) struct Http {
 
 /// Serves `services` to all who come, until `stop` is cancelled and the calls in flight are
 /// answered.
-pub(crate) async fn serve<S>(
-    mut incoming: Incoming,
-    http: Http,
-    services: S,
-    stop: CancellationToken,
-) where
+pub(crate) async fn serve<S>(incoming: Incoming, http: Http, services: S, stop: CancellationToken)
+where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
     S: Clone + Send + 'static,
     S::Future: Send,
+{
+    let by_http = |connection| serve_http(connection, http, services.clone(), stop.clone());
+    serve_by(incoming, by_http, &stop).await;
+}
+
+/// The same by whatever protocol.
+pub(crate) async fn serve_by<F>(
+    mut incoming: Incoming,
+    serve_one: impl Fn(Guarded) -> F,
+    stop: &CancellationToken,
+) where
+    F: Future<Output = ()> + Send + 'static,
 {
     let connections = TaskTracker::new();
     while let Some(Some(arrived)) = stop.run_until_cancelled(incoming.next()).await {
         // One that could not be accepted was told by `incoming`.
         if let Ok(connection) = arrived {
             let source = Arc::clone(connection.source());
-            let serving = serve_one(connection, http, services.clone(), stop.clone());
-            source.spawn(connections.track_future(serving));
+            source.spawn(connections.track_future(serve_one(connection)));
         }
     }
     // So that the port is free, and nobody waits at it.
@@ -68,8 +75,13 @@ pub(crate) async fn serve<S>(
     connections.wait().await;
 }
 
-async fn serve_one<S>(connection: Guarded, http: Http, services: S, stop: CancellationToken)
-where
+/// Serves one connection by HTTP.
+pub(crate) async fn serve_http<S>(
+    connection: Guarded,
+    http: Http,
+    services: S,
+    stop: CancellationToken,
+) where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
     S: Clone + Send + 'static,
     S::Future: Send,

@@ -1,23 +1,25 @@
 //! Lets peers in.
 
+use super::framed::Arriving;
 use super::snapshot::{Incoming, Sender, SnapshotAnswers};
 use super::strangers::{Newcomers, StrangersLayer};
 use super::{FRAME_BYTES_MAX, Introduced, PeerRuntime};
 use crate::config::Config;
-use crate::connections::{self, Connections, Http, OnConnection, Sources, WhenFull};
+use crate::connections::{self, Connections, Guarded, Http, OnConnection, Sources, WhenFull};
 use crate::error::StartError;
 use crate::files::{self, Use};
 use crate::node::{PeerStream, ToReplica};
+use bytes::Bytes;
 use dengine_data_dir::Identity;
 use dengine_kv::Membership;
 use dengine_protocol::checks::peer::Admitted;
 use dengine_protocol::checks::{peer, snapshot};
 use dengine_protocol::peer::peer_server::{Peer, PeerServer};
 use dengine_protocol::peer::{
-    Ack, Batch, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, snapshot_answer,
+    Ack, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, snapshot_answer,
 };
 use dengine_raft::replica::Announcement;
-use dengine_raft::{Input, channel};
+use dengine_raft::{Input, channel, peer_frames};
 use dengine_types::MemberId;
 use std::sync::{Arc, RwLock, RwLockWriteGuard};
 use std::time::Duration;
@@ -115,22 +117,21 @@ impl Listener {
             .expect("listening does not panic and is not cancelled")
             .map_err(|source| StartError::Listen { address, source })?;
         let stop = CancellationToken::new();
-        let service = PeerServer::new(PeerService {
+        let service = Arc::new(PeerService {
             gate,
             newcomers: Newcomers::default(),
+            strangers: StrangersLayer::new(),
             stop: stop.clone(),
-        })
-        .max_decoding_message_size(FRAME_BYTES_MAX);
+        });
         // Who holds connections open without a Hello makes room for those who say one.
         let most = files::most(Use::Peers, CONNECTIONS_MAX);
         let connections = Connections::new(most, WhenFull::MakeRoom, &Sources::default());
         let incoming = connections::Incoming::new(listener, connections).greeted();
-        let services = ServiceBuilder::new()
-            .layer(StrangersLayer::new())
-            .service(Routes::new(service).prepare());
         let stopped = stop.clone();
-        let served = connections::serve(incoming, HTTP, services, stopped);
-        peers.handle().spawn(served);
+        peers.handle().spawn(async move {
+            let serve_one = |connection| Arc::clone(&service).serve(connection);
+            connections::serve_by(incoming, serve_one, &stopped).await;
+        });
         Ok(Self { stop })
     }
 
@@ -148,7 +149,50 @@ impl Drop for Listener {
 struct PeerService {
     gate: PeerGate,
     newcomers: Newcomers,
+    strangers: StrangersLayer,
     stop: CancellationToken,
+}
+
+impl PeerService {
+    /// Serves a connection by what is spoken on it: frames; or HTTP/2 for snapshots, and for
+    /// members of versions that knew nothing else.
+    async fn serve(self: Arc<Self>, mut connection: Guarded) {
+        match connection.begins_with(&peer_frames::MAGIC).await {
+            Ok(true) => self.exchange_framed(connection).await,
+            Ok(false) => {
+                let server = PeerServer::from_arc(Arc::clone(&self));
+                let server = server.max_decoding_message_size(FRAME_BYTES_MAX);
+                let services = ServiceBuilder::new()
+                    .layer(self.strangers.clone())
+                    .service(Routes::new(server).prepare());
+                connections::serve_http(connection, HTTP, services, self.stop.clone()).await;
+            }
+            Err(error) => tracing::debug!(%error, "a peer's connection ended"),
+        }
+    }
+
+    async fn exchange_framed(&self, connection: Guarded) {
+        let counted = connection.counted();
+        let mut arriving = Arriving::new(connection, self.strangers.newcomer());
+        let ended = tokio::select! {
+            ended = self.receive_framed(&mut arriving) => ended,
+            () = self.stop.cancelled() => Err(stopping()),
+            () = counted.closed() => return,
+        };
+        if let Err(status) = ended {
+            arriving.refuse(&status).await;
+        }
+    }
+
+    async fn receive_framed(&self, arriving: &mut Arriving) -> Result<(), Status> {
+        let hello = tokio::time::timeout(HELLO_TIMEOUT, arriving.hello()).await;
+        let hello = hello.map_err(|_| Status::deadline_exceeded("no Hello in time"))??;
+        let entrance = self.gate.entrance()?;
+        self.let_in(&entrance, &hello, arriving.connection())?;
+        arriving.accept().await?;
+        let received = entrance.receive_framed(&hello, arriving);
+        entrance.while_open(&self.stop, received).await
+    }
 }
 
 #[tonic::async_trait]
@@ -239,12 +283,12 @@ fn closed() -> Status {
 }
 
 /// What the peer sends next, unless the replica has refused what it sent before.
-async fn next_frame(
-    frames: &mut Streaming<Frame>,
+async fn unless_refused<F>(
     stream: &PeerStream,
-) -> Result<Option<Frame>, Status> {
+    next: impl Future<Output = Result<Option<F>, Status>>,
+) -> Result<Option<F>, Status> {
     tokio::select! {
-        frame = frames.message() => frame,
+        frame = next => frame,
         () = stream.refused() => Err(Status::invalid_argument(
             "refused a message that members never send; this member's log says why",
         )),
@@ -336,21 +380,42 @@ impl PeerEntrance {
         mut frames: Streaming<Frame>,
     ) -> Result<(), Status> {
         let stream = Arc::default();
-        while let Some(frame) = next_frame(&mut frames, &stream).await? {
-            // Again each time: since the stream was opened the log may have told that the peer was
-            // removed, that it is not who it said, or that it is.
-            let Admitted {
-                member: from,
-                introduced,
-                ..
-            } = self.admit(hello)?;
-            if !introduced {
-                connection.prove();
-            }
-            self.check_stranger(from, introduced)?;
-            self.deliver(from, &stream, peer::batch(frame)?).await?;
+        while let Some(frame) = unless_refused(&stream, frames.message()).await? {
+            let from = self.admit_frame(hello, connection)?;
+            let messages = peer::batch(frame)?.messages;
+            self.deliver(from, &stream, messages).await?;
         }
         Ok(())
+    }
+
+    /// The same of a stream of frames.
+    async fn receive_framed(&self, hello: &Hello, arriving: &mut Arriving) -> Result<(), Status> {
+        let stream = Arc::default();
+        while let Some(frame) = unless_refused(&stream, arriving.next()).await? {
+            let from = self.admit_frame(hello, arriving.connection())?;
+            let messages = peer::messages(frame)?;
+            self.deliver(from, &stream, messages).await?;
+        }
+        Ok(())
+    }
+
+    /// Whose frame it is. Judged again each time: since the stream was opened the log may have told
+    /// that the peer was removed, that it is not who it said, or that it is.
+    fn admit_frame(
+        &self,
+        hello: &Hello,
+        connection: &connections::Connection,
+    ) -> Result<MemberId, Status> {
+        let Admitted {
+            member: from,
+            introduced,
+            ..
+        } = self.admit(hello)?;
+        if !introduced {
+            connection.prove();
+        }
+        self.check_stranger(from, introduced)?;
+        Ok(from)
     }
 
     /// Refuses whom the log has not told of, unless it may be the leader that this member lacks.
@@ -365,9 +430,9 @@ impl PeerEntrance {
         &self,
         from: MemberId,
         stream: &Arc<PeerStream>,
-        batch: Batch,
+        messages: Vec<Bytes>,
     ) -> Result<(), Status> {
-        for bytes in batch.messages {
+        for bytes in messages {
             let wanted = peer::permits(bytes.len(), self.permit_bytes, self.permits_max);
             let permit = Arc::clone(&self.permits)
                 .acquire_many_owned(wanted)

@@ -1,6 +1,7 @@
-//! Raft messages between members: one long-lived gRPC stream from each member to each other one;
-//! and snapshots, each by a stream on a connection of its own, so that no heartbeat waits behind
-//! one.
+//! Raft messages between members: one long-lived TCP stream of frames
+//! ([`peer_frames`](dengine_raft::peer_frames)) from each member to each other one; and snapshots,
+//! each by a gRPC stream on a connection of its own, so that no heartbeat waits behind one. Members
+//! of older versions send messages over gRPC too, and are sent them so: both come to one port.
 //!
 //! A stream carries messages one way and begins with a `Hello` that says who speaks to whom in
 //! which cluster. Messages may be lost (Raft sends them again) but never arrive at the wrong
@@ -9,7 +10,9 @@
 //! What may not live here: what messages mean. They are opaque bytes, checked by consensus; who may
 //! speak is judged in `dengine_protocol::checks::peer`.
 
+mod framed;
 mod inbound;
+mod line;
 mod outbound;
 mod runtime;
 mod snapshot;

@@ -1,5 +1,7 @@
 //! Sends to peers.
 
+use super::framed::{self, Opened};
+use super::line::Line;
 use super::snapshot::{OutgoingSnapshot, SnapshotSender};
 use super::{FRAME_BYTES_MAX, Introduced, message_bytes, queue_bytes};
 use crate::config::Config;
@@ -18,6 +20,7 @@ use dengine_raft::replica::Announcement;
 use dengine_raft::{Input, Outbound};
 use dengine_types::MemberId;
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc as queue, watch};
@@ -31,6 +34,8 @@ const QUEUE_MESSAGES: usize = PEER_FRAME_MESSAGES_MAX;
 /// Frames in flight to the connection. With two, one is written while the next one fills.
 const FRAMES_IN_FLIGHT: usize = 2;
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// What a peer said before it hung up is here already.
+const LAST_WORD_TIMEOUT: Duration = Duration::from_millis(100);
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
@@ -134,11 +139,13 @@ fn queue_limits(config: &Config) -> QueueLimits {
 struct Link {
     address: String,
     queue: Arc<LinkQueue>,
+    line: Arc<Line>,
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
         self.queue.close();
+        self.line.tell();
     }
 }
 
@@ -209,12 +216,18 @@ impl Peers {
                 }
             }
         }
+        let mut to: Vec<_> = messages.iter().map(|it| it.to).collect();
         for message in messages {
-            self.send_one(message);
+            self.queue(message);
+        }
+        to.sort_unstable();
+        to.dedup();
+        for link in to.iter().filter_map(|to| self.links.get(to)) {
+            link.line.send_at_once(&link.queue);
         }
     }
 
-    fn send_one(&mut self, message: Outbound) {
+    fn queue(&mut self, message: Outbound) {
         if !self.links.contains_key(&message.to) {
             let Some(address) = self.addresses.get(message.to) else {
                 return;
@@ -239,15 +252,13 @@ impl Peers {
     }
 
     fn open(&self, to: MemberId, address: String) -> Link {
-        let queue = Arc::new(LinkQueue::new(self.own.limits));
-        let task = LinkTask {
-            own: Arc::clone(&self.own),
-            to,
-            address: address.clone(),
-            queue: Arc::clone(&queue),
+        let link = Link {
+            address,
+            queue: Arc::new(LinkQueue::new(self.own.limits)),
+            line: Arc::default(),
         };
-        self.runtime.spawn(task.run());
-        Link { address, queue }
+        self.runtime.spawn(LinkTask::of(&link, to, &self.own).run());
+        link
     }
 }
 
@@ -256,9 +267,20 @@ struct LinkTask {
     to: MemberId,
     address: String,
     queue: Arc<LinkQueue>,
+    line: Arc<Line>,
 }
 
 impl LinkTask {
+    fn of(link: &Link, to: MemberId, own: &Arc<Own>) -> Self {
+        Self {
+            own: Arc::clone(own),
+            to,
+            address: link.address.clone(),
+            queue: Arc::clone(&link.queue),
+            line: Arc::clone(&link.line),
+        }
+    }
+
     /// Connects again and again until the link is dropped.
     async fn run(self) {
         let mut told = String::new();
@@ -294,6 +316,38 @@ impl LinkTask {
 
     /// Sends until the link is dropped (`Ok`) or the stream breaks (`Err`).
     async fn exchange(&self) -> Result<(), Status> {
+        let opening = framed::open(&self.address, self.own.hello(self.to));
+        let opened = tokio::time::timeout(CONNECT_TIMEOUT, opening).await;
+        match opened.map_err(|_| Status::deadline_exceeded("no answer to the Hello"))?? {
+            Opened::Framed { ack, stream } => {
+                self.own.note_ack(self.to, &ack);
+                self.queue.opened();
+                self.exchange_framed(stream).await
+            }
+            Opened::SpeaksGrpc => self.exchange_by_grpc().await,
+        }
+    }
+
+    async fn exchange_framed(&self, stream: framed::Stream) -> Result<(), Status> {
+        self.line.open(Arc::clone(stream.socket()));
+        let mut ended = pin!(stream.ended());
+        let sent = tokio::select! {
+            why = &mut ended => Err(why),
+            sent = self.line.send_rest(&self.queue) => match sent {
+                Ok(()) => Ok(()),
+                // A peer that hangs up may have said why, and that is still to be read.
+                Err(error) => {
+                    let why = tokio::time::timeout(LAST_WORD_TIMEOUT, ended).await;
+                    Err(why.unwrap_or_else(|_| framed::broke(&error)))
+                }
+            },
+        };
+        self.line.close();
+        sent
+    }
+
+    /// To a member of a version that knows no frames.
+    async fn exchange_by_grpc(&self) -> Result<(), Status> {
         let channel = connect(&self.address).await?;
         let (frames, stream) = queue::channel(FRAMES_IN_FLIGHT);
         frames
@@ -366,14 +420,12 @@ mod tests {
             limits: queue_limits(&Config::default()),
             inbox,
         };
-        let queue = Arc::new(LinkQueue::new(own.limits));
-        let task = LinkTask {
-            own: Arc::new(own),
-            to: MemberId(2),
-            address: address.clone(),
-            queue: Arc::clone(&queue),
+        let link = Link {
+            address,
+            queue: Arc::new(LinkQueue::new(own.limits)),
+            line: Arc::default(),
         };
-        let link = Link { address, queue };
+        let task = LinkTask::of(&link, MemberId(2), &Arc::new(own));
         let ends = tokio::spawn(task.run());
         for _ in 0..2 {
             let input = told.recv_timeout(long).expect("it tries again and again");

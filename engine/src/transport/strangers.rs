@@ -20,7 +20,7 @@ use crate::connections::{Connection, OnConnection, give_way};
 use crate::parts::{Message, Part, Parts};
 
 /// A Hello is some hundred bytes; what arrives with it is part of this.
-const STRANGER_BYTES_MAX: usize = 64 << 10;
+pub(super) const STRANGER_BYTES_MAX: usize = 64 << 10;
 
 /// What has arrived of the frames of all newcomers and is not whole: the largest frame fits,
 /// however little memory there is, for it may be what a member lacks whose leader it does not know
@@ -37,6 +37,54 @@ impl StrangersLayer {
     pub(super) fn new() -> Self {
         Self(Parts::new(NEWCOMERS_BYTES_MAX))
     }
+
+    /// The same bounds for a stream of frames.
+    pub(super) fn newcomer(&self) -> Newcomer {
+        Newcomer {
+            parts: self.0.clone(),
+            part: None,
+        }
+    }
+}
+
+/// What has arrived of a frame of whoever is no member, as far as anybody knows.
+pub(super) struct Newcomer {
+    parts: Parts,
+    part: Option<Part>,
+}
+
+impl Newcomer {
+    /// So many bytes of a frame are here.
+    pub(super) fn note(&mut self, connection: &Connection, bytes: usize, waker: &Waker) {
+        if connection.is_proven() || bytes == 0 {
+            self.part = None;
+            return;
+        }
+        let whose = Some(connection.source().address());
+        let begin = || self.parts.begin(whose, waker.clone());
+        self.part.get_or_insert_with(begin).grow(bytes, waker);
+    }
+
+    /// All of it is.
+    pub(super) fn is_whole(&mut self) {
+        self.part = None;
+    }
+
+    /// # Errors
+    /// There was no room for it.
+    pub(super) fn check(&self) -> Result<(), Status> {
+        match self.part.as_ref().is_some_and(Part::is_given_up) {
+            true => Err(no_room()),
+            false => Ok(()),
+        }
+    }
+}
+
+fn no_room() -> Status {
+    Status::resource_exhausted(
+        "frames of peers that are not in this member's log use all memory for them, most of it \
+         from your address, and this frame was the oldest; try again",
+    )
 }
 
 /// Connections that were greeted as those of members of which the log has not told yet, the oldest
@@ -172,12 +220,7 @@ impl<B> Bounded<B> {
 
     fn given_up(&self) -> Option<Status> {
         let part = self.part.as_ref().filter(|part| part.is_given_up());
-        part.map(|_| {
-            Status::resource_exhausted(
-                "frames of peers that are not in this member's log use all memory for them, most \
-                 of it from your address, and this frame was the oldest; try again",
-            )
-        })
+        part.map(|_| no_room())
     }
 }
 

@@ -32,7 +32,10 @@ fn generate(directory: &Path) -> Result<()> {
         .compile_fds(compiler(true)?.file_descriptor_set())?;
     // Server reflection has no use for comments.
     let descriptors = compiler(false)?.encode_file_descriptor_set();
-    Ok(fs_err::write(directory.join("descriptors.bin"), descriptors)?)
+    Ok(fs_err::write(
+        directory.join("descriptors.bin"),
+        descriptors,
+    )?)
 }
 
 /// Has read all files, with the comments that become documentation or without.

@@ -1,15 +1,20 @@
 //! What members say to each other: who speaks, judged by what this member knows, and then messages.
 
-use crate::REMOVED_METADATA;
-use crate::peer::{Ack, Batch, Frame, Hello, frame};
+use crate::peer::{Ack, Batch, Frame, Hello, Refusal as PeerRefusal, frame};
+use crate::{PEER_FRAME_MESSAGES_MAX, REMOVED_METADATA};
+use bytes::Bytes;
 use dengine_kv::membership::TEXT_BYTES_MAX;
 use dengine_kv::{CommandVersion, Membership};
+use dengine_raft::peer_frames::{self, FrameError, Kind, PeerFrame};
 use dengine_types::{ClusterId, MemberId};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 /// Version of the peer protocol that this program speaks.
 pub const PROTOCOL: u32 = 1;
+
+/// Of why a peer refuses, so much is heard.
+const REFUSAL_CHARS_MAX: usize = 512;
 
 /// A peer that may speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +80,15 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let mut status = Self::failed_precondition(refusal.to_string());
         if matches!(refusal, Refusal::Removed(_)) {
-            let removed = MetadataValue::from_static("1");
-            status.metadata_mut().insert(REMOVED_METADATA, removed);
+            mark_removed(&mut status);
         }
         status
     }
+}
+
+fn mark_removed(status: &mut Status) {
+    let removed = MetadataValue::from_static("1");
+    status.metadata_mut().insert(REMOVED_METADATA, removed);
 }
 
 /// Whether a peer refused with this status because whoever spoke to it is no member any more.
@@ -163,7 +172,9 @@ pub fn hello(first: Option<Frame>) -> Result<Hello, Status> {
     }
 }
 
-pub(crate) fn no_hello() -> Status {
+/// What is said to whoever began a stream with something else.
+#[must_use]
+pub fn no_hello() -> Status {
     Status::invalid_argument("the first frame must be a Hello")
 }
 
@@ -179,6 +190,50 @@ pub fn batch(frame: Frame) -> Result<Batch, Status> {
             Err(Status::invalid_argument("only batches follow the Hello"))
         }
     }
+}
+
+/// The messages in a frame that follows the Hello on a stream of frames.
+///
+/// # Errors
+/// There are none.
+pub fn messages(frame: PeerFrame) -> Result<Vec<Bytes>, Status> {
+    let wrong = |error: FrameError| Status::invalid_argument(error.to_string());
+    match frame.kind {
+        Kind::Batch => peer_frames::messages(frame.body, PEER_FRAME_MESSAGES_MAX).map_err(wrong),
+        Kind::Hello | Kind::Ack | Kind::Refusal => {
+            Err(Status::invalid_argument("only batches follow the Hello"))
+        }
+    }
+}
+
+/// A status as it is told on a stream of frames.
+#[must_use]
+pub fn refusal(status: &Status) -> PeerRefusal {
+    PeerRefusal {
+        code: status.code() as u32,
+        message: status.message().to_owned(),
+        removed: says_removed(status),
+    }
+}
+
+/// The status that a refusal tells.
+#[must_use]
+pub fn refused(refusal: &PeerRefusal) -> Status {
+    let code = match i32::try_from(refusal.code).map_or(Code::Unknown, Code::from_i32) {
+        Code::Ok => Code::Unknown,
+        code => code,
+    };
+    // It is logged; whoever listens at a peer's address may say anything.
+    let message = refusal
+        .message
+        .chars()
+        .take(REFUSAL_CHARS_MAX)
+        .collect::<String>();
+    let mut status = Status::new(code, message);
+    if refusal.removed {
+        mark_removed(&mut status);
+    }
+    status
 }
 
 /// How many permits, each for `permit_bytes` bytes, a message takes while it waits. One that is

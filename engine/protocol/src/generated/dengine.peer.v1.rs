@@ -54,6 +54,18 @@ pub struct Ack {
     #[prost(uint32, tag = "1")]
     pub commands_read_max: u32,
 }
+/// Why a stream of frames ends: sent by the receiver in place of an Ack, or later.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Refusal {
+    /// Of gRPC, as the stream over gRPC would have ended.
+    #[prost(uint32, tag = "1")]
+    pub code: u32,
+    #[prost(string, tag = "2")]
+    pub message: ::prost::alloc::string::String,
+    /// The sender was removed from the cluster.
+    #[prost(bool, tag = "3")]
+    pub removed: bool,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SnapshotFrame {
     #[prost(oneof = "snapshot_frame::Kind", tags = "1, 2, 3, 4")]

@@ -52,8 +52,8 @@ pub struct ConsensusConfig {
     /// taken what was committed, and those who have it still have to be told from the others.
     /// Without that there is no honest leader that contradicts what is committed.
     pub acknowledges_unsynced: bool,
-    /// For so long what is committed waits for an append that tells the others of it; zero: they are
-    /// told at once.
+    /// How long the news of a commit waits for an append that carries it to the followers. Zero:
+    /// they are told at once.
     pub commit_news_delay: Duration,
     /// Decides the election timeouts of this run together with the member's id, and nothing else.
     pub seed: u64,

@@ -290,8 +290,8 @@ impl<L: LogRead> Replica<L> {
     }
 
     /// Whether something waits for entries to be applied. If not, [`Input::Applied`] may come with
-    /// the next input, or the next tick: it need not wake whoever calls this. A change of the members
-    /// must come at once.
+    /// the next input, or the next tick, and need not wake the caller for itself. A change of the
+    /// members must come at once.
     #[must_use]
     pub fn awaits_applied(&self) -> bool {
         self.reads.await_applied()

@@ -79,7 +79,10 @@ fn the_size_of_the_staged_files_is_reported() {
 
 fn refused<T: std::fmt::Debug>(result: Result<T, SnapshotError>, expected: &str) {
     let error = result.unwrap_err();
-    let of_this_member = matches!(error, SnapshotError::Disk(_) | SnapshotError::Missing { .. });
+    let of_this_member = matches!(
+        error,
+        SnapshotError::Disk(_) | SnapshotError::Missing { .. }
+    );
     assert!(!of_this_member, "{error}");
     assert!(error.to_string().contains(expected), "{expected}: {error}");
 }

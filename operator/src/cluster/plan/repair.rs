@@ -95,10 +95,9 @@ pub(super) fn is_held_back(observed: &Observed, member: &Member, why: Removal) -
 pub(super) fn gives_up_data(why: Removal) -> bool {
     match why {
         Removal::DataDamaged | Removal::Crashing => true,
-        Removal::DataLost
-        | Removal::VolumeLost
-        | Removal::VolumeGivenUp
-        | Removal::ScaleDown => false,
+        Removal::DataLost | Removal::VolumeLost | Removal::VolumeGivenUp | Removal::ScaleDown => {
+            false
+        }
     }
 }
 

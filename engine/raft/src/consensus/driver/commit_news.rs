@@ -72,7 +72,7 @@ impl<L: LogRead> Consensus<L> {
         let is_untold = |(id, progress): (&u64, &raft::Progress)| {
             let told = told.get(id).copied().unwrap_or_default();
             let hears = progress.state == ProgressState::Replicate && !progress.is_paused();
-            // What was sent to it, though its answer is not back: the slowest hears as soon as others.
+            // What was sent to it, though its answer is not back: the slowest waits no longer.
             let has = progress.next_idx - 1;
             (*id != own && hears && told < has.min(committed)).then_some(*id)
         };

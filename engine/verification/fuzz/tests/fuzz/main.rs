@@ -40,6 +40,7 @@ targets! {
     pipeline_frame: targets::requests::FRAME;
     watch_request: targets::watch::REQUESTS;
     peer_frame: targets::peers::FRAMES;
+    peer_stream: targets::peers::STREAM;
     snapshot_frame: targets::peers::SNAPSHOT;
     server_answers: targets::answers::ANSWERS;
     folder_record: targets::folder::RECORD;

@@ -9,18 +9,21 @@ use crate::settings::{FRAME_BYTES_MAX, MemberSettings};
 use crate::surroundings::Surroundings;
 use bytes::Bytes;
 use dengine_raft::consensus::without_promise;
+use dengine_raft::peer_frames::{self, Decoder, Outgoing};
 use dengine_raft::peer_queue::{Dropped, PeerQueue, QueueLimits, frame_bytes};
 use dengine_raft::replica::Announcement;
 use dengine_raft::{Input, Outbound};
 use dengine_types::MemberId;
 use std::time::Duration;
 
+const QUEUE_MESSAGES: usize = 1024;
+
 fn limits(settings: &MemberSettings) -> QueueLimits {
     QueueLimits {
         frame_bytes: settings.message_bytes,
         frame_bytes_max: FRAME_BYTES_MAX,
         queue_bytes: settings.queue_bytes,
-        queue_messages: 1024,
+        queue_messages: QUEUE_MESSAGES,
         retry_min: Duration::from_millis(50),
         retry_max: Duration::from_secs(1),
     }
@@ -49,13 +52,37 @@ impl Peer {
 
     /// The next frame, which is what it has to be.
     fn next_frame(&mut self, sim: &mut Surroundings, (from, to): Link) -> Vec<Bytes> {
-        let frame = self.queue.next_frame();
+        let frame = over_the_wire(&self.queue.next_frame());
         if let Err(how) = self.waiting.framed(&frame) {
             let what = format!("{from} to {to}: {how}");
             sim.fail(("heartbeats outlive their stream", what));
         }
         frame
     }
+}
+
+/// What a frame is once it was bytes that arrived in pieces.
+fn over_the_wire(messages: &[Bytes]) -> Vec<Bytes> {
+    let mut outgoing = Outgoing::default();
+    outgoing.push_magic();
+    outgoing.push_batch(messages);
+    let mut decoder = Decoder::new(FRAME_BYTES_MAX);
+    // Of sizes that cut heads in two.
+    let mut sizes = [7, 8, 1021].into_iter().chain(std::iter::repeat(4093));
+    let mut next = || sizes.next().unwrap_or_default();
+    while let Some(first) = outgoing.slices().first() {
+        let piece = first[..first.len().min(next())].to_vec();
+        outgoing.advance(piece.len());
+        decoder.room().extend_from_slice(&piece);
+        let arrived = decoder
+            .next_frame()
+            .expect("nothing was changed on the way");
+        if let Some(frame) = arrived {
+            let messages = peer_frames::messages(frame.body, QUEUE_MESSAGES);
+            return messages.expect("no more than were sent");
+        }
+    }
+    panic!("a frame never ended")
 }
 
 impl Process {

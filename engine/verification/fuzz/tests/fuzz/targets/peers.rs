@@ -12,6 +12,7 @@ use dengine_protocol::peer::{
     Batch, Frame, Hello, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, frame,
 };
 use dengine_raft::consensus::{Consensus, snapshot_position};
+use dengine_raft::peer_frames::{self, Decoder, FrameError, Kind as FrameKind};
 use dengine_snapshot::{Checkpoint as _, Manifest, Outgoing, SnapshotId, Staging, describe};
 use dengine_types::{ClusterId, MemberId, Moment};
 use prost::Message as _;
@@ -29,6 +30,17 @@ pub(crate) const FRAMES: Target = Target {
     seeds: || {
         let from = |hello| exchange(&hello_of(MemberId(hello)), MemberId(2));
         vec![from(2), from(3), from(u64::MAX - 1), empty_messages()]
+    },
+    memory: (256 << 10, 16),
+};
+
+/// The same as one stream of bytes: the first says into what pieces it is cut, and whether its
+/// checksums are repaired.
+pub(crate) const STREAM: Target = Target {
+    run: |input| assert_answerable(stream(input)),
+    seeds: || {
+        let from = |id| framed(&exchange(&hello_of(MemberId(id)), MemberId(2)));
+        vec![from(2), from(3), framed(&empty_messages())]
     },
     memory: (256 << 10, 16),
 };
@@ -56,28 +68,106 @@ fn assert_answerable<T>(answer: Result<T, Status>) {
 fn frames(input: &[u8]) -> Result<(), Status> {
     let mut parts = parts(input);
     let hello = peer::hello(parts.next().map(received::<Frame>).transpose()?)?;
-    let membership = membership();
-    let first = peer::admit(CLUSTER, ME, &membership, &hello)?;
-    assert!(CommandVersion::ALL.contains(&first.reads_max));
-    let mut member = Member::new(ME);
-    let mut now = 0;
+    let mut heard = Heard::from(hello)?;
     for bytes in parts {
-        now += 1_000_000;
-        member.consensus.observe(Moment(now));
-        if bytes.is_empty() {
-            if !member.step(|it| drop(it.tick())) {
-                return Ok(());
-            }
-            continue;
+        let goes_on = match bytes {
+            [] => heard.tick(),
+            bytes => heard.messages(&peer::batch(received(bytes)?)?.messages)?,
+        };
+        if !goes_on {
+            break;
         }
-        let from = peer::admit(CLUSTER, ME, &membership, &hello)?.member;
-        for message in peer::batch(received(bytes)?)?.messages {
-            if !member.step(|it| drop(it.message(from, &message))) {
+    }
+    Ok(())
+}
+
+fn stream(input: &[u8]) -> Result<(), Status> {
+    let Some((mode, rest)) = input.split_first() else {
+        return Ok(());
+    };
+    let bytes = match mode & 1 {
+        0 => rest.to_vec(),
+        _ => with_checksums(rest),
+    };
+    let wrong = |error: FrameError| Status::invalid_argument(error.to_string());
+    let mut decoder = Decoder::new(BYTES_MAX as usize);
+    let mut heard: Option<Heard> = None;
+    for piece in bytes.chunks(usize::from(mode >> 1) + 1) {
+        decoder.room().extend_from_slice(piece);
+        while let Some(frame) = decoder.next_frame().map_err(wrong)? {
+            let goes_on = match (&mut heard, frame.kind) {
+                (None, FrameKind::Hello) => {
+                    heard = Some(Heard::from(received(&frame.body)?)?);
+                    true
+                }
+                (None, _) => return Err(peer::no_hello()),
+                (Some(heard), _) => {
+                    let messages = peer::messages(frame)?;
+                    heard.tick() && heard.messages(&messages)?
+                }
+            };
+            if !goes_on {
                 return Ok(());
             }
         }
     }
     Ok(())
+}
+
+/// A member that a peer speaks to which has said Hello.
+struct Heard {
+    hello: Hello,
+    membership: Membership,
+    member: Member,
+    now: u64,
+}
+
+impl Heard {
+    fn from(hello: Hello) -> Result<Self, Status> {
+        let membership = membership();
+        let first = peer::admit(CLUSTER, ME, &membership, &hello)?;
+        assert!(CommandVersion::ALL.contains(&first.reads_max));
+        Ok(Self {
+            hello,
+            membership,
+            member: Member::new(ME),
+            now: 0,
+        })
+    }
+
+    fn tick(&mut self) -> bool {
+        self.pass_time();
+        self.member.step(|it| drop(it.tick()))
+    }
+
+    fn messages(&mut self, messages: &[Bytes]) -> Result<bool, Status> {
+        self.pass_time();
+        let from = peer::admit(CLUSTER, ME, &self.membership, &self.hello)?.member;
+        let mut steps = messages.iter();
+        Ok(steps.all(|message| self.member.step(|it| drop(it.message(from, message)))))
+    }
+
+    fn pass_time(&mut self) {
+        self.now += 1_000_000;
+        self.member.consensus.observe(Moment(self.now));
+    }
+}
+
+/// The same stream with the checksum of each frame as it should be.
+fn with_checksums(bytes: &[u8]) -> Vec<u8> {
+    const HEAD: usize = 9;
+    let mut bytes = bytes.to_vec();
+    let mut at = peer_frames::MAGIC.len();
+    while let Some(head) = bytes.get(at..at + HEAD) {
+        let length = u32::from_le_bytes(head[..4].try_into().unwrap()) as usize;
+        let Some(covered) = bytes.get(at + HEAD - 1..at + HEAD + length) else {
+            break;
+        };
+        let crc = crc32c::crc32c(covered).to_le_bytes();
+        bytes[at + 4..at + 8].copy_from_slice(&crc);
+        at += HEAD + length;
+    }
+    bytes
 }
 
 /// Whether it was received, and installed.
@@ -158,6 +248,27 @@ fn exchange(hello: &Hello, leader: MemberId) -> Vec<u8> {
         }
     }
     joined(frames)
+}
+
+/// Frames as [`FRAMES`] takes them, as a stream for [`STREAM`]; of ticks there is one a batch.
+fn framed(input: &[u8]) -> Vec<u8> {
+    let mut outgoing = peer_frames::Outgoing::default();
+    outgoing.push_magic();
+    for bytes in parts(input).filter(|bytes| !bytes.is_empty()) {
+        match Frame::decode(bytes).unwrap().kind.unwrap() {
+            frame::Kind::Hello(hello) => {
+                outgoing.push(FrameKind::Hello, &hello.encode_to_vec());
+            }
+            frame::Kind::Batch(batch) => outgoing.push_batch(&batch.messages),
+        }
+    }
+    let mut input = vec![u8::MAX];
+    while !outgoing.is_empty() {
+        let piece = outgoing.slices()[0].to_vec();
+        outgoing.advance(piece.len());
+        input.extend(piece);
+    }
+    input
 }
 
 /// A Hello, and a frame of as many messages of no bytes as an input holds.

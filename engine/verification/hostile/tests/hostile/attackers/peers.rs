@@ -7,11 +7,14 @@ use bytes::Bytes;
 use dengine_protocol::peer::{
     Batch, Frame, Hello, SnapshotChunk, SnapshotFrame, SnapshotOffer, frame, snapshot_frame,
 };
+use dengine_raft::peer_frames::{Kind, Outgoing};
 use futures::future::BoxFuture;
+use prost::Message as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::sleep;
 
 use super::{Arena, Attacker, crowd, hold};
-use crate::link::{Call, Link, framed, prefix};
+use crate::link::{Call, Link, connect, framed, prefix};
 
 pub(super) const ATTACKERS: &[Attacker] = &[
     Attacker {
@@ -56,6 +59,13 @@ pub(super) const ATTACKERS: &[Attacker] = &[
             "dengine.peer.v1.Peer/SendSnapshot",
         ],
         run: forged,
+    },
+    Attacker {
+        name: "peer-streams",
+        does: "1,024 streams of frames: half a Hello, one of another cluster, and as of a member \
+               just added, then noise, 16 MiB of empty messages, or 7 of 8 MiB",
+        on: &["listen-peer"],
+        run: streams,
     },
 ];
 
@@ -220,4 +230,51 @@ async fn send_snapshot(mut call: Call) -> Result<String> {
     // Not as fast as it goes: what is tried is what it does, not how often.
     sleep(Duration::from_millis(100)).await;
     told
+}
+
+/// Those that say Hello as frames over TCP.
+fn streams(arena: Arena) -> BoxFuture<'static, ()> {
+    crowd(arena, 1024, |arena, number| async move {
+        let mut socket = connect(arena.doors.peer).await?;
+        let mut hello = hello(&arena);
+        if number % 5 == 1 {
+            hello.cluster_id ^= 1;
+        }
+        let mut outgoing = Outgoing::default();
+        outgoing.push_magic();
+        outgoing.push(Kind::Hello, &hello.encode_to_vec());
+        let mut said = bytes_of(outgoing);
+        match number % 5 {
+            0 => said.truncate(said.len() / 2),
+            1 => {}
+            2 => said.extend(batch(&vec![Bytes::from_static(&[0xff; 1000]); 100])),
+            3 => said.extend(batch(&vec![Bytes::new(); 4 << 20])),
+            _ => {
+                let endless = batch(&[Bytes::from(vec![7; 8 << 20])]);
+                said.extend(&endless[..7 << 20]);
+            }
+        }
+        arena.tally.did(1);
+        socket.write_all(&said).await?;
+        let mut told = Vec::new();
+        socket.read_to_end(&mut told).await?;
+        arena.tally.told(&String::from_utf8_lossy(&told));
+        Ok(())
+    })
+}
+
+fn batch(messages: &[Bytes]) -> Vec<u8> {
+    let mut outgoing = Outgoing::default();
+    outgoing.push_batch(messages);
+    bytes_of(outgoing)
+}
+
+fn bytes_of(mut outgoing: Outgoing) -> Vec<u8> {
+    let mut all = Vec::new();
+    while !outgoing.is_empty() {
+        let piece = outgoing.slices()[0].to_vec();
+        outgoing.advance(piece.len());
+        all.extend(piece);
+    }
+    all
 }
