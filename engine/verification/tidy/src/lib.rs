@@ -47,7 +47,7 @@ pub struct Rule {
 }
 
 /// Every rule there is.
-pub const RULES: [Rule; 9] = [
+pub const RULES: [Rule; 10] = [
     Rule {
         name: "rust-width",
         check: width::rust,
@@ -55,6 +55,10 @@ pub const RULES: [Rule; 9] = [
     Rule {
         name: "markdown-width",
         check: width::markdown,
+    },
+    Rule {
+        name: "comment-width",
+        check: width::comments,
     },
     Rule {
         name: "imports",

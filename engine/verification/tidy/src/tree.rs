@@ -23,7 +23,7 @@ pub struct Tree {
 }
 
 /// Whose text is read, unless it is generated. All others are only known to exist.
-const READ: [&str; 4] = [".rs", ".md", ".toml", "Chart.yaml"];
+const READ: [&str; 5] = [".rs", ".md", ".toml", ".proto", "Chart.yaml"];
 
 impl Tree {
     /// Reads the checkout at `root`.

@@ -1,5 +1,5 @@
-//! No line of Rust is longer than 100 columns, comments included, and none of prose in Markdown
-//! longer than 120.
+//! No line of Rust is longer than 100 columns, comments included, no comment in a .proto or .toml
+//! file either, and no line of prose in Markdown is longer than 120.
 //!
 //! rustfmt holds code at 100, but leaves comments and long string literals alone, and with one of
 //! the latter the whole expression around it. A longer line is right only where it cannot be
@@ -56,6 +56,23 @@ pub(crate) fn markdown(tree: &Tree) -> Vec<Offence> {
             .filter(|it| it.text.chars().count() > MARKDOWN_COLUMNS)
             .filter(|it| words_can_be_broken(it.text, "", MARKDOWN_COLUMNS));
         found.extend(long.map(|it| too_long(file, it.number, it.text, MARKDOWN_COLUMNS)));
+    }
+    found
+}
+
+/// Comments in files whose code has no limit. The doc comments of the generated code are those of
+/// .proto files.
+pub(crate) fn comments(tree: &Tree) -> Vec<Offence> {
+    let mut found = Vec::new();
+    for (ending, marker) in [(".proto", "//"), (".toml", "#")] {
+        for file in tree.ending(ending) {
+            let long = (1..)
+                .zip(file.text.lines())
+                .filter(|(_, text)| text.trim_start().starts_with(marker))
+                .filter(|(_, text)| text.chars().count() > RUST_COLUMNS)
+                .filter(|(_, text)| words_can_be_broken(text, marker, RUST_COLUMNS));
+            found.extend(long.map(|(number, text)| too_long(file, number, text, RUST_COLUMNS)));
+        }
     }
     found
 }
@@ -213,6 +230,24 @@ mod tests {
             ),
         ] {
             assert_eq!(rust_lines(&text), [line], "{text}");
+        }
+    }
+
+    #[test]
+    fn comments_beside_code_without_a_limit_have_one() {
+        let words = "word ".repeat(30);
+        for (path, text) in [
+            (
+                "a.proto",
+                format!("option a = \"{words}\";\n  // {words}\n"),
+            ),
+            (
+                "Cargo.toml",
+                format!("description = \"{words}\"\n# {words}\n"),
+            ),
+        ] {
+            let found = comments(&Tree::of(&[(path, &text)]));
+            assert_eq!(found.iter().map(|it| it.line).collect::<Vec<_>>(), [2]);
         }
     }
 
