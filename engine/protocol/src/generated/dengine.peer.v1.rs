@@ -14,9 +14,9 @@ pub mod frame {
         Batch(super::Batch),
     }
 }
-/// Who speaks to whom. A receiver that is not `to` in `cluster_id`, knows that `from` was removed, or
-/// knows it by another folder, refuses the stream with FAILED_PRECONDITION. Ids only go up, so a `from`
-/// above every id that the receiver knows is a member that was added since.
+/// Who speaks to whom. A receiver that is not `to` in `cluster_id`, knows that `from` was removed,
+/// or knows it by another folder id, refuses the stream with FAILED_PRECONDITION. Ids only go up, so
+/// a `from` above every id that the receiver knows is a member that was added since.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Hello {
     /// Version of this protocol; a receiver refuses one it does not speak.
@@ -28,15 +28,17 @@ pub struct Hello {
     pub from: u64,
     #[prost(uint64, tag = "4")]
     pub to: u64,
-    /// host:port where `from` serves its peers, for a receiver that has not learnt of it from the log yet.
+    /// host:port where `from` serves its peers, for a receiver that has not learnt of it from the log
+    /// yet.
     #[prost(string, tag = "5")]
     pub peer_address: ::prost::alloc::string::String,
-    /// Of `from`'s data folder. A member id is bound to one folder for ever, so that a wiped member, even
-    /// one that was told its old id, can neither vote nor acknowledge under it.
+    /// The folder id of `from`'s data directory. A member id is bound to one folder id permanently, so
+    /// that a wiped member, even one that was told its old id, can neither vote nor acknowledge under
+    /// it.
     #[prost(string, tag = "6")]
     pub folder_id: ::prost::alloc::string::String,
-    /// The newest version of a command in the log that `from` reads. 0, from members of the first release: 2. A leader
-    /// proposes no command above what every member reads.
+    /// The newest version of a command in the log that `from` reads. 0, from members of the first
+    /// release: 2. A leader proposes no command above what every member reads.
     #[prost(uint32, tag = "7")]
     pub commands_read_max: u32,
 }
@@ -230,8 +232,8 @@ pub mod peer_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// One long-lived stream from each member to each other member. The first frame must be a Hello; the
-        /// receiver answers with one Ack and then reads Batches until either side closes.
+        /// One long-lived stream from each member to each other member. The first frame must be a Hello;
+        /// the receiver answers with one Ack and then reads Batches until either side closes.
         pub async fn exchange(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::Frame>,
@@ -256,11 +258,12 @@ pub mod peer_client {
                 .insert(GrpcMethod::new("dengine.peer.v1.Peer", "Exchange"));
             self.inner.streaming(req, path, codec).await
         }
-        /// Sends a snapshot to a member that needs entries which the log no longer has. The first frame must be a
-        /// Hello as above, the second an offer. The receiver answers with the place from which to go on: it may have
-        /// part of this very snapshot already. Then come chunks, in order without gaps, and an end; the receiver
-        /// answers once more when the whole snapshot is checked and on its disk. RESOURCE_EXHAUSTED: the snapshot is
-        /// larger than the receiver takes. UNAVAILABLE: not now. A broken stream may be begun anew.
+        /// Sends a snapshot to a member that needs entries which the log no longer has. The first frame
+        /// must be a Hello as above, the second an offer. The receiver answers with the place from which
+        /// to go on: it may have part of this very snapshot already. Then come chunks, in order without
+        /// gaps, and an end; the receiver answers once more when the whole snapshot is checked and on its
+        /// disk. RESOURCE_EXHAUSTED: the snapshot is larger than the receiver takes. UNAVAILABLE: not now.
+        /// A broken stream may be begun anew.
         pub async fn send_snapshot(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::SnapshotFrame>,
@@ -306,8 +309,8 @@ pub mod peer_server {
             >
             + std::marker::Send
             + 'static;
-        /// One long-lived stream from each member to each other member. The first frame must be a Hello; the
-        /// receiver answers with one Ack and then reads Batches until either side closes.
+        /// One long-lived stream from each member to each other member. The first frame must be a Hello;
+        /// the receiver answers with one Ack and then reads Batches until either side closes.
         async fn exchange(
             &self,
             request: tonic::Request<tonic::Streaming<super::Frame>>,
@@ -318,11 +321,12 @@ pub mod peer_server {
             >
             + std::marker::Send
             + 'static;
-        /// Sends a snapshot to a member that needs entries which the log no longer has. The first frame must be a
-        /// Hello as above, the second an offer. The receiver answers with the place from which to go on: it may have
-        /// part of this very snapshot already. Then come chunks, in order without gaps, and an end; the receiver
-        /// answers once more when the whole snapshot is checked and on its disk. RESOURCE_EXHAUSTED: the snapshot is
-        /// larger than the receiver takes. UNAVAILABLE: not now. A broken stream may be begun anew.
+        /// Sends a snapshot to a member that needs entries which the log no longer has. The first frame
+        /// must be a Hello as above, the second an offer. The receiver answers with the place from which
+        /// to go on: it may have part of this very snapshot already. Then come chunks, in order without
+        /// gaps, and an end; the receiver answers once more when the whole snapshot is checked and on its
+        /// disk. RESOURCE_EXHAUSTED: the snapshot is larger than the receiver takes. UNAVAILABLE: not now.
+        /// A broken stream may be begun anew.
         async fn send_snapshot(
             &self,
             request: tonic::Request<tonic::Streaming<super::SnapshotFrame>>,

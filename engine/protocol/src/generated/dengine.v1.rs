@@ -13,12 +13,14 @@ pub struct SessionStamp {
     /// From OpenSession.
     #[prost(uint64, tag = "1")]
     pub session_id: u64,
-    /// Names the write within its session: counts from 1, and is never used for another write. Another one that carries it all the
-    /// same has no effect: it gets the answer to the first one, or INTERNAL if that was a call of another kind.
+    /// Names the write within its session: counts from 1, and is never used for another write. Another
+    /// one that carries it all the same has no effect: it gets the answer to the first one, or
+    /// INTERNAL if that was a call of another kind.
     #[prost(uint64, tag = "2")]
     pub sequence: u64,
-    /// The client needs no answer of the session up to this sequence any more, and repeats none of these writes.
-    /// Below `sequence`. What lies between is bounded: RESOURCE_EXHAUSTED asks for a higher mark.
+    /// The client needs no answer of the session up to this sequence any more, and repeats none of
+    /// these writes. Below `sequence`. What lies between is bounded: RESOURCE_EXHAUSTED asks for a
+    /// higher mark.
     #[prost(uint64, tag = "3")]
     pub acknowledged: u64,
 }
@@ -35,10 +37,10 @@ pub struct ResponseHeader {
     pub revision: u64,
     #[prost(uint64, tag = "4")]
     pub term: u64,
-    /// The write took effect, and the pairs that its answer was to hold are left out: it is a repeated one, and they
-    /// were too large to be kept; or the member has no memory for them, or they are more than any client takes; or the pairs
-    /// before the puts of a batch, and before its deletes of single keys, are more than 16 MiB.
-    /// Everything else in the answer is as it was.
+    /// The write took effect, and the pairs that its answer was to hold are left out: it is a repeated
+    /// one, and they were too large to be kept; or the member has no memory for them, or they are more
+    /// than any client takes; or the pairs before the puts of a batch, and before its deletes of
+    /// single keys, are more than 16 MiB. Everything else in the answer is as it was.
     #[prost(bool, tag = "5")]
     pub trimmed: bool,
 }
@@ -70,7 +72,8 @@ pub struct PutRequest {
     /// Return the key-value pair as it was before.
     #[prost(bool, tag = "3")]
     pub prev_kv: bool,
-    /// The key expires so long after this put, and not sooner; a change of leader may delay it. 0: it stays.
+    /// Time to live, counted from this put; the key never expires earlier, and a change of leader may
+    /// delay it. 0: no expiry.
     #[prost(uint64, tag = "4")]
     pub ttl_ms: u64,
     #[prost(message, optional, tag = "5")]
@@ -87,9 +90,10 @@ pub struct PutResponse {
 pub struct DeleteRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub key: ::prost::bytes::Bytes,
-    /// Empty: only `key`. Otherwise every key in \[key, range_end); a single zero byte means to the end. One request
-    /// deletes by ranges at most 8 MiB of keys, each counted with 32 bytes more, and visits at most 131,072 keys or 128 MiB
-    /// (see Batch); beyond that it is refused with INVALID_ARGUMENT and nothing is deleted.
+    /// Empty: only `key`. Otherwise every key in \[key, range_end); a single zero byte means to the
+    /// end. One request deletes by ranges at most 8 MiB of keys, each counted with 32 bytes more, and
+    /// visits at most 131,072 keys or 128 MiB (see Batch); beyond that it is refused with
+    /// INVALID_ARGUMENT and nothing is deleted.
     #[prost(bytes = "bytes", tag = "2")]
     pub range_end: ::prost::bytes::Bytes,
     /// Return the pairs that were deleted.
@@ -154,8 +158,8 @@ pub struct GetRequest {
     pub revision: u64,
     #[prost(enumeration = "Consistency", tag = "3")]
     pub consistency: i32,
-    /// For CONSISTENCY_SESSION. FAILED_PRECONDITION if it is of another cluster; UNAVAILABLE if the member
-    /// does not reach it in time.
+    /// For CONSISTENCY_SESSION. FAILED_PRECONDITION if it is of another cluster; UNAVAILABLE if the
+    /// member does not reach it in time.
     #[prost(message, optional, tag = "4")]
     pub at_least: ::core::option::Option<Position>,
 }
@@ -171,12 +175,14 @@ pub struct GetResponse {
 pub struct RangeRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub key: ::prost::bytes::Bytes,
-    /// Empty: only `key`. Otherwise every key in \[key, range_end); a single zero byte means to the end.
+    /// Empty: only `key`. Otherwise every key in \[key, range_end); a single zero byte means to the
+    /// end.
     #[prost(bytes = "bytes", tag = "2")]
     pub range_end: ::prost::bytes::Bytes,
-    /// 0: the server's bound for one response, which counts for any limit: --max-range-bytes (2 MiB) of keys and values, and a
-    /// 256th of that number of keys. `more` says whether keys were left out: go on behind the last one
-    /// that was returned, at `header.revision`, to read a range of any size as of one moment.
+    /// 0: the server's bound for one response, which counts for any limit: --max-range-bytes (2 MiB)
+    /// of keys and values, and a 256th of that number of keys. `more` says whether keys were left out:
+    /// go on behind the last one that was returned, at `header.revision`, to read a range of any size
+    /// as of one moment.
     #[prost(uint32, tag = "3")]
     pub limit: u32,
     /// 0: the newest. Otherwise the state after this revision.
@@ -202,8 +208,8 @@ pub struct RangeResponse {
     /// Whether the range holds more keys than were returned.
     #[prost(bool, tag = "3")]
     pub more: bool,
-    /// Keys in the whole range. Absent if there are `more`: a page costs what it returns, and no count of the rest.
-    /// Ask with `count_only` for that.
+    /// Keys in the whole range. Absent if there are `more`: a page costs what it returns, and no count
+    /// of the rest. Ask with `count_only` for that.
     #[prost(uint64, optional, tag = "4")]
     pub count: ::core::option::Option<u64>,
 }
@@ -212,8 +218,8 @@ pub struct RangeResponse {
 pub struct Compare {
     #[prost(bytes = "bytes", tag = "1")]
     pub key: ::prost::bytes::Bytes,
-    /// As for Range: the comparison holds if it holds for every key of the range that exists. If none does,
-    /// numbers compare as 0, and a comparison of values never holds.
+    /// As for Range: the comparison holds if it holds for every key of the range that exists. If none
+    /// does, numbers compare as 0, and a comparison of values never holds.
     #[prost(bytes = "bytes", tag = "2")]
     pub range_end: ::prost::bytes::Bytes,
     /// How what the key has must relate to the target. Required.
@@ -369,12 +375,14 @@ pub mod operation_result {
     }
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Get {
-        /// In ascending order of keys. All reads of one batch share 4 MiB, for which each pair counts with 32 bytes more. The pair that
-        /// exceeds them is the last; reads behind it return none, and say `more` if their keys exist.
+        /// In ascending order of keys. All reads of one batch share 4 MiB, for which each pair counts
+        /// with 32 bytes more. The pair that exceeds them is the last; reads behind it return none, and
+        /// say `more` if their keys exist.
         #[prost(message, repeated, tag = "1")]
         pub kvs: ::prost::alloc::vec::Vec<super::KeyValue>,
-        /// Whether the range holds more keys than were returned: the `limit` was reached, or those bytes, also by the reads before this
-        /// one. So no pair and `more`, as for a read of one key, does not say that the key is absent: read it by a call of its own.
+        /// Whether the range holds more keys than were returned: the `limit` was reached, or those
+        /// bytes, also by the reads before this one. So no pair and `more`, as for a read of one key,
+        /// does not say that the key is absent: read it by a call of its own.
         #[prost(bool, tag = "2")]
         pub more: bool,
         /// As for Range.
@@ -454,15 +462,16 @@ pub struct CloseSessionResponse {
     #[prost(bool, tag = "2")]
     pub closed: bool,
 }
-/// A frame of calls. At most 1 MiB, but for a single call that is larger; such a one is best in a stream of its own, for a frame
-/// that is larger than the member takes ends its stream with INVALID_ARGUMENT. At most 4096 calls; more end it, too.
+/// A frame of calls. At most 1 MiB, but for a single call that is larger; such a one is best in a
+/// stream of its own, for a frame that is larger than the member takes ends its stream with
+/// INVALID_ARGUMENT. At most 4096 calls; more end it, too.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PipelineRequest {
     #[prost(message, repeated, tag = "1")]
     pub calls: ::prost::alloc::vec::Vec<PipelinedCall>,
-    /// Ids of calls of earlier frames for whose answers nobody waits any more. What of them has not begun is not begun, and
-    /// what reads stops. Each is answered all the same, with CANCELLED if it was ended by this, and its id is free
-    /// from then on, not before. At most 4096.
+    /// Ids of calls of earlier frames for whose answers nobody waits any more. What of them has not
+    /// begun is not begun, and what reads stops. Each is answered all the same, with CANCELLED if it
+    /// was ended by this, and its id is free from then on, not before. At most 4096.
     #[prost(uint64, repeated, tag = "2")]
     pub cancelled: ::prost::alloc::vec::Vec<u64>,
 }
@@ -471,8 +480,9 @@ pub struct PipelinedCall {
     /// Chosen by the client; its answer carries it. No two calls under way on a stream may share one.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// So long after this frame arrives nobody waits for the answer any more: then the call is not begun if it was not, what
-    /// reads stops, and the answer is DEADLINE_EXCEEDED. 0: as long as the server waits, which is the most in any case.
+    /// So long after this frame arrives nobody waits for the answer any more: then the call is not
+    /// begun if it was not, what reads stops, and the answer is DEADLINE_EXCEEDED. 0: as long as the
+    /// server waits, which is the most in any case.
     #[prost(uint32, tag = "16")]
     pub timeout_ms: u32,
     /// Required.
@@ -511,12 +521,12 @@ pub mod pipelined_call {
 pub struct PipelineResponse {
     #[prost(message, repeated, tag = "1")]
     pub answers: ::prost::alloc::vec::Vec<PipelinedAnswer>,
-    /// The server is about to stop: what was sent is still served, but further calls belong on another stream. The
-    /// client should end its side, for the server waits for that before it ends its own.
+    /// The server is about to stop: what was sent is still served, but further calls belong on another
+    /// stream. The client should end its side, for the server waits for that before it ends its own.
     #[prost(bool, tag = "2")]
     pub closing: bool,
-    /// Where the leader serves clients (`host:port`), when calls of this stream had to be passed on to it: those that
-    /// write are answered sooner there.
+    /// Where the leader serves clients (`host:port`), when calls of this stream had to be passed on to
+    /// it: those that write are answered sooner there.
     #[prost(string, tag = "3")]
     pub leader: ::prost::alloc::string::String,
 }
@@ -525,11 +535,13 @@ pub struct PipelinedAnswer {
     /// Of the call.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// How many keys the ranges of a write visited, or KiB of them if these are more. A member that has passed the call on learns by
-    /// this and the next that its client has to rest (docs/ARCHITECTURE.md, "What clients may take").
+    /// How many keys the ranges of a write visited, or KiB of them if these are more. A member that
+    /// has passed the call on learns by this and the next that its client has to rest
+    /// (docs/design/client-limits.md, "Range writes").
     #[prost(uint64, tag = "16")]
     pub visited: u64,
-    /// Whether the leader served others meanwhile than whom the call came from. To the leader all of a member's clients are one.
+    /// Whether the leader served others meanwhile than whom the call came from. To the leader all of a
+    /// member's clients are one.
     #[prost(bool, tag = "17")]
     pub others_waited: bool,
     #[prost(
@@ -591,11 +603,13 @@ pub enum Consistency {
     Linearizable = 1,
     /// The state of the member asked, however old.
     Eventual = 2,
-    /// As fresh as linearizable, without a round of messages while the member that is asked leads and holds a
-    /// lease, which trusts the members' clocks to run about equally fast; else as linearizable.
+    /// As fresh as linearizable, without a round of messages while the member that is asked leads and
+    /// holds a lease, which trusts the members' clocks to run about equally fast; else as
+    /// linearizable.
     Lease = 3,
-    /// The state of the member asked, once it has reached `at_least`: whoever passes on the cluster id and
-    /// the highest revision that it has seen reads its own writes and never goes back, at any member.
+    /// The state of the member asked, once it has reached `at_least`: whoever passes on the cluster id
+    /// and the highest revision that it has seen reads its own writes and never goes back, at any
+    /// member.
     Session = 4,
 }
 impl Consistency {
@@ -635,27 +649,36 @@ pub mod kv_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Reads and writes of keys. Every member serves every call: what only the leader can do is forwarded.
+    /// Reads and writes of keys. Every member serves every call: what only the leader can do is
+    /// forwarded.
     ///
     /// Errors are gRPC status codes:
     /// INVALID_ARGUMENT    the request can never succeed as it is (empty key, key or value too large)
     /// OUT_OF_RANGE        the revision asked for is compacted, or lies in the future
     /// NOT_FOUND           the session does not exist: it was closed, or expired
-    /// FAILED_PRECONDITION the position or the session's sequence does not belong here; asking again changes nothing
-    /// RESOURCE_EXHAUSTED  a bound is reached and nothing was changed; retry later. With `dengine-low-on-space` the leader's disk
-    /// is nearly full: unless another member comes to lead, only what is deleted or a larger volume helps
-    /// UNAVAILABLE         not served, nothing was changed; retry, here or at the leader named in `dengine-leader`
-    /// DEADLINE_EXCEEDED   a write may or may not have taken effect; a range took too long: ask for a smaller one
-    /// CANCELLED           the client cancelled the call of a stream: a write may or may not have taken effect
+    /// FAILED_PRECONDITION the position or the session's sequence does not belong here; asking again
+    /// changes nothing
+    /// RESOURCE_EXHAUSTED  a bound is reached and nothing was changed; retry later. With
+    /// `dengine-low-on-space` the leader's disk is nearly full: unless another
+    /// member comes to lead, only deleting keys or a larger volume helps
+    /// UNAVAILABLE         not served, nothing was changed; retry, here or at the leader named in
+    /// `dengine-leader`
+    /// DEADLINE_EXCEEDED   a write may or may not have taken effect; a range took too long: ask for a
+    /// smaller one
+    /// CANCELLED           the client cancelled the call of a stream: a write may or may not have
+    /// taken effect
     ///
-    /// What stands in between, such as a proxy, may answer in a member's place after it has passed a write on: with a status of HTTP, of
-    /// which clients of gRPC make UNAVAILABLE (502, 503, 504), or with UNAVAILABLE or RESOURCE_EXHAUSTED of its own. So with these two a
-    /// member sends the metadata `dengine-unchanged`. Without it a write that was made alone may or may not have taken effect, unless
-    /// nothing stands in between. Members of older versions do not send it. A CallError, in a stream of calls, is always a member's.
+    /// What stands in between, such as a proxy, may answer in a member's place after it has passed a
+    /// write on: with a status of HTTP, of which clients of gRPC make UNAVAILABLE (502, 503, 504), or
+    /// with UNAVAILABLE or RESOURCE_EXHAUSTED of its own. So with these two a member sends the metadata
+    /// `dengine-unchanged`. Without it a write that was made alone may or may not have taken effect,
+    /// unless nothing stands in between. Members of older versions do not send it. A CallError, in a
+    /// stream of calls, is always a member's.
     ///
-    /// Exactly once: a write that carries a SessionStamp takes effect once, however often and wherever it is sent;
-    /// each time it is answered with what it came to the first time. So after DEADLINE_EXCEEDED, or when a
-    /// connection broke, the same request, stamp included, may be sent again.
+    /// Exactly once: a write that carries a SessionStamp takes effect once, however often and wherever
+    /// it is sent; each time it is answered with what it came to the first time. So after
+    /// DEADLINE_EXCEEDED, or when a connection broke, the same request, stamp included, may be sent
+    /// again.
     #[derive(Debug, Clone)]
     pub struct KvClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -799,16 +822,18 @@ pub mod kv_client {
                 .insert(GrpcMethod::new("dengine.v1.Kv", "CompareAndSwap"));
             self.inner.unary(req, path, codec).await
         }
-        /// Compares, and then does one of two lists of operations: all of it at once, in at most one revision. The ranges of one
-        /// batch, those of comparisons, reads and deletes together, visit at most 131,072 keys, and 128 MiB of keys and values
-        /// with 32 bytes more for each. A comparison visits keys up to the first for which it does not hold, a read
-        /// one more than it returns, or all if it counts; keys that were deleted count as long as history holds them. Beyond that the
-        /// batch is refused with INVALID_ARGUMENT and nothing is changed: use smaller ranges, or a limit. One that only reads, without
-        /// a session, is a linearizable read, and is served like one. Others with ranges, and deletes of a range, wait for their turn
-        /// behind those of the same address; when it does not come in time they end with UNAVAILABLE, and nothing is changed. After one
-        /// that visited more than 8,192 keys (or KiB of them) while other clients were served, its address rests: the next one's turn
-        /// comes 0.2 ms later for each key more, but at most 4.5 s (nine tenths of --request-timeout-ms). What is cut into smaller pieces
-        /// never rests.
+        /// Compares, and then does one of two lists of operations: all of it at once, in at most one
+        /// revision. The ranges of one batch, those of comparisons, reads and deletes together, visit at
+        /// most 131,072 keys, and 128 MiB of keys and values with 32 bytes more for each. A comparison
+        /// visits keys up to the first for which it does not hold, a read one more than it returns, or all
+        /// if it counts; keys that were deleted count as long as history holds them. Beyond that the batch
+        /// is refused with INVALID_ARGUMENT and nothing is changed: use smaller ranges, or a limit. One
+        /// that only reads, without a session, is a linearizable read, and is served like one. Others with
+        /// ranges, and deletes of a range, wait for their turn behind those of the same address; when it
+        /// does not come in time they end with UNAVAILABLE, and nothing is changed. After one that visited
+        /// more than 8,192 keys (or KiB of them) while other clients were served, its address rests: the
+        /// next one's turn comes 0.2 ms later for each key more, but at most 4.5 s (nine tenths of
+        /// --request-timeout-ms). What is cut into smaller pieces never rests.
         pub async fn batch(
             &mut self,
             request: impl tonic::IntoRequest<super::BatchRequest>,
@@ -865,8 +890,8 @@ pub mod kv_client {
             req.extensions_mut().insert(GrpcMethod::new("dengine.v1.Kv", "Range"));
             self.inner.unary(req, path, codec).await
         }
-        /// Gives up history: afterwards nothing can be read or watched below the revision. OUT_OF_RANGE if that
-        /// was done before, or the revision lies in the future.
+        /// Compacts history: afterwards no revision below the given one can be read or watched.
+        /// OUT_OF_RANGE if that was done before, or the revision lies in the future.
         pub async fn compact(
             &mut self,
             request: impl tonic::IntoRequest<super::CompactRequest>,
@@ -888,7 +913,8 @@ pub mod kv_client {
             req.extensions_mut().insert(GrpcMethod::new("dengine.v1.Kv", "Compact"));
             self.inner.unary(req, path, codec).await
         }
-        /// Opens a session, by whose stamps writes may be repeated. RESOURCE_EXHAUSTED if there are too many.
+        /// Opens a session, by whose stamps writes may be repeated. RESOURCE_EXHAUSTED if there are too
+        /// many.
         pub async fn open_session(
             &mut self,
             request: impl tonic::IntoRequest<super::OpenSessionRequest>,
@@ -962,10 +988,10 @@ pub mod kv_client {
                 .insert(GrpcMethod::new("dengine.v1.Kv", "CloseSession"));
             self.inner.unary(req, path, codec).await
         }
-        /// Any of the calls above, many at a time and answered in any order: what one costs is shared by all that
-        /// travel in the same frame. Each call is served, and fails, as if it had been made alone. The server stops
-        /// reading while too many calls of a stream are under way. When a stream ends with calls unanswered, their
-        /// writes may or may not have taken effect.
+        /// Any of the calls above, many at a time and answered in any order: what one costs is shared by
+        /// all that travel in the same frame. Each call is served, and fails, as if it had been made
+        /// alone. The server stops reading while too many calls of a stream are under way. When a stream
+        /// ends with calls unanswered, their writes may or may not have taken effect.
         pub async fn pipeline(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::PipelineRequest>,
@@ -1020,16 +1046,18 @@ pub mod kv_server {
             tonic::Response<super::CompareAndSwapResponse>,
             tonic::Status,
         >;
-        /// Compares, and then does one of two lists of operations: all of it at once, in at most one revision. The ranges of one
-        /// batch, those of comparisons, reads and deletes together, visit at most 131,072 keys, and 128 MiB of keys and values
-        /// with 32 bytes more for each. A comparison visits keys up to the first for which it does not hold, a read
-        /// one more than it returns, or all if it counts; keys that were deleted count as long as history holds them. Beyond that the
-        /// batch is refused with INVALID_ARGUMENT and nothing is changed: use smaller ranges, or a limit. One that only reads, without
-        /// a session, is a linearizable read, and is served like one. Others with ranges, and deletes of a range, wait for their turn
-        /// behind those of the same address; when it does not come in time they end with UNAVAILABLE, and nothing is changed. After one
-        /// that visited more than 8,192 keys (or KiB of them) while other clients were served, its address rests: the next one's turn
-        /// comes 0.2 ms later for each key more, but at most 4.5 s (nine tenths of --request-timeout-ms). What is cut into smaller pieces
-        /// never rests.
+        /// Compares, and then does one of two lists of operations: all of it at once, in at most one
+        /// revision. The ranges of one batch, those of comparisons, reads and deletes together, visit at
+        /// most 131,072 keys, and 128 MiB of keys and values with 32 bytes more for each. A comparison
+        /// visits keys up to the first for which it does not hold, a read one more than it returns, or all
+        /// if it counts; keys that were deleted count as long as history holds them. Beyond that the batch
+        /// is refused with INVALID_ARGUMENT and nothing is changed: use smaller ranges, or a limit. One
+        /// that only reads, without a session, is a linearizable read, and is served like one. Others with
+        /// ranges, and deletes of a range, wait for their turn behind those of the same address; when it
+        /// does not come in time they end with UNAVAILABLE, and nothing is changed. After one that visited
+        /// more than 8,192 keys (or KiB of them) while other clients were served, its address rests: the
+        /// next one's turn comes 0.2 ms later for each key more, but at most 4.5 s (nine tenths of
+        /// --request-timeout-ms). What is cut into smaller pieces never rests.
         async fn batch(
             &self,
             request: tonic::Request<super::BatchRequest>,
@@ -1044,13 +1072,14 @@ pub mod kv_server {
             &self,
             request: tonic::Request<super::RangeRequest>,
         ) -> std::result::Result<tonic::Response<super::RangeResponse>, tonic::Status>;
-        /// Gives up history: afterwards nothing can be read or watched below the revision. OUT_OF_RANGE if that
-        /// was done before, or the revision lies in the future.
+        /// Compacts history: afterwards no revision below the given one can be read or watched.
+        /// OUT_OF_RANGE if that was done before, or the revision lies in the future.
         async fn compact(
             &self,
             request: tonic::Request<super::CompactRequest>,
         ) -> std::result::Result<tonic::Response<super::CompactResponse>, tonic::Status>;
-        /// Opens a session, by whose stamps writes may be repeated. RESOURCE_EXHAUSTED if there are too many.
+        /// Opens a session, by whose stamps writes may be repeated. RESOURCE_EXHAUSTED if there are too
+        /// many.
         async fn open_session(
             &self,
             request: tonic::Request<super::OpenSessionRequest>,
@@ -1080,36 +1109,45 @@ pub mod kv_server {
             >
             + std::marker::Send
             + 'static;
-        /// Any of the calls above, many at a time and answered in any order: what one costs is shared by all that
-        /// travel in the same frame. Each call is served, and fails, as if it had been made alone. The server stops
-        /// reading while too many calls of a stream are under way. When a stream ends with calls unanswered, their
-        /// writes may or may not have taken effect.
+        /// Any of the calls above, many at a time and answered in any order: what one costs is shared by
+        /// all that travel in the same frame. Each call is served, and fails, as if it had been made
+        /// alone. The server stops reading while too many calls of a stream are under way. When a stream
+        /// ends with calls unanswered, their writes may or may not have taken effect.
         async fn pipeline(
             &self,
             request: tonic::Request<tonic::Streaming<super::PipelineRequest>>,
         ) -> std::result::Result<tonic::Response<Self::PipelineStream>, tonic::Status>;
     }
-    /// Reads and writes of keys. Every member serves every call: what only the leader can do is forwarded.
+    /// Reads and writes of keys. Every member serves every call: what only the leader can do is
+    /// forwarded.
     ///
     /// Errors are gRPC status codes:
     /// INVALID_ARGUMENT    the request can never succeed as it is (empty key, key or value too large)
     /// OUT_OF_RANGE        the revision asked for is compacted, or lies in the future
     /// NOT_FOUND           the session does not exist: it was closed, or expired
-    /// FAILED_PRECONDITION the position or the session's sequence does not belong here; asking again changes nothing
-    /// RESOURCE_EXHAUSTED  a bound is reached and nothing was changed; retry later. With `dengine-low-on-space` the leader's disk
-    /// is nearly full: unless another member comes to lead, only what is deleted or a larger volume helps
-    /// UNAVAILABLE         not served, nothing was changed; retry, here or at the leader named in `dengine-leader`
-    /// DEADLINE_EXCEEDED   a write may or may not have taken effect; a range took too long: ask for a smaller one
-    /// CANCELLED           the client cancelled the call of a stream: a write may or may not have taken effect
+    /// FAILED_PRECONDITION the position or the session's sequence does not belong here; asking again
+    /// changes nothing
+    /// RESOURCE_EXHAUSTED  a bound is reached and nothing was changed; retry later. With
+    /// `dengine-low-on-space` the leader's disk is nearly full: unless another
+    /// member comes to lead, only deleting keys or a larger volume helps
+    /// UNAVAILABLE         not served, nothing was changed; retry, here or at the leader named in
+    /// `dengine-leader`
+    /// DEADLINE_EXCEEDED   a write may or may not have taken effect; a range took too long: ask for a
+    /// smaller one
+    /// CANCELLED           the client cancelled the call of a stream: a write may or may not have
+    /// taken effect
     ///
-    /// What stands in between, such as a proxy, may answer in a member's place after it has passed a write on: with a status of HTTP, of
-    /// which clients of gRPC make UNAVAILABLE (502, 503, 504), or with UNAVAILABLE or RESOURCE_EXHAUSTED of its own. So with these two a
-    /// member sends the metadata `dengine-unchanged`. Without it a write that was made alone may or may not have taken effect, unless
-    /// nothing stands in between. Members of older versions do not send it. A CallError, in a stream of calls, is always a member's.
+    /// What stands in between, such as a proxy, may answer in a member's place after it has passed a
+    /// write on: with a status of HTTP, of which clients of gRPC make UNAVAILABLE (502, 503, 504), or
+    /// with UNAVAILABLE or RESOURCE_EXHAUSTED of its own. So with these two a member sends the metadata
+    /// `dengine-unchanged`. Without it a write that was made alone may or may not have taken effect,
+    /// unless nothing stands in between. Members of older versions do not send it. A CallError, in a
+    /// stream of calls, is always a member's.
     ///
-    /// Exactly once: a write that carries a SessionStamp takes effect once, however often and wherever it is sent;
-    /// each time it is answered with what it came to the first time. So after DEADLINE_EXCEEDED, or when a
-    /// connection broke, the same request, stamp included, may be sent again.
+    /// Exactly once: a write that carries a SessionStamp takes effect once, however often and wherever
+    /// it is sent; each time it is answered with what it came to the first time. So after
+    /// DEADLINE_EXCEEDED, or when a connection broke, the same request, stamp included, may be sent
+    /// again.
     #[derive(Debug)]
     pub struct KvServer<T> {
         inner: Arc<T>,
@@ -1728,7 +1766,8 @@ pub struct WatchCreate {
     pub watch_id: u64,
     #[prost(bytes = "bytes", tag = "2")]
     pub key: ::prost::bytes::Bytes,
-    /// As for Range: empty: only `key`; a single zero byte: to the end. A range that holds no key is refused.
+    /// As for Range: empty: only `key`; a single zero byte: to the end. A range that holds no key is
+    /// refused.
     #[prost(bytes = "bytes", tag = "3")]
     pub range_end: ::prost::bytes::Bytes,
     /// The first revision to tell of; it may lie in the future. 0: from now on, which is the
@@ -1750,7 +1789,8 @@ pub struct WatchCreate {
     /// Allow that a revision beyond the bound of one message is split.
     #[prost(bool, tag = "9")]
     pub fragment: bool,
-    /// Refuse to begin at another cluster than this; 0: any. A watch that resumes must not go on elsewhere.
+    /// Refuse to begin at another cluster than this; 0: any. A watch that resumes must not go on
+    /// elsewhere.
     #[prost(uint64, tag = "10")]
     pub cluster_id: u64,
 }
@@ -1759,8 +1799,8 @@ pub struct WatchCancel {
     #[prost(uint64, tag = "1")]
     pub watch_id: u64,
 }
-/// Asks how far the stream's watches are: answered, once all of them have told everything up to the member's
-/// present revision, by one progress response with watch id 0.
+/// Asks how far the stream's watches are: answered, once all of them have told everything up to the
+/// member's present revision, by one progress response with watch id 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchProgress {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1910,18 +1950,22 @@ pub mod watch_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Tells of changes, in the order of history, from any revision that is not compacted. Served by the member that
-    /// is asked, from its own state; a member that lags tells later, never something else.
+    /// Tells of changes, in the order of history, from any revision that is not compacted. Served by the
+    /// member that is asked, from its own state; a member that lags tells later, never something else.
     ///
     /// What holds for every watch:
     ///
-    /// * Events come in the order of revisions, each once, none left out between the start and a cancellation.
-    /// * All events of one revision come in one response; only a revision beyond the bound of one message
-    ///  is split, and only if the watch was created with `fragment`. Without it such a watch is cancelled.
-    /// * `header.revision` of a response with events is the revision of the last of them; no later one has
-    ///  been told. That of a response without events (progress) says that every event up to it was told.
+    /// * Events come in the order of revisions, each once, none left out between the start and a
+    ///  cancellation.
+    /// * All events of one revision come in one response; only a revision beyond the bound of one
+    ///  message is split, and only if the watch was created with `fragment`. Without it such a watch
+    ///  is cancelled.
+    /// * `header.revision` of a response with events is the revision of the last of them; no later one
+    ///  has been told. That of a response without events (progress) says that every event up to it
+    ///  was told.
     ///
-    /// A watch that ends by itself says with CancelCause why, and with `resume_revision` where to start anew.
+    /// A watch that ends by itself says with CancelCause why, and with `resume_revision` where to start
+    /// anew.
     #[derive(Debug, Clone)]
     pub struct WatchClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2002,9 +2046,9 @@ pub mod watch_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Any number of watches, up to the bounds of the member and of the connection, over one stream. Ends when the
-        /// client ends its side, with UNAVAILABLE when the member stops, and with RESOURCE_EXHAUSTED when the client does
-        /// not read.
+        /// Any number of watches, up to the bounds of the member and of the connection, over one stream.
+        /// Ends when the client ends its side, with UNAVAILABLE when the member stops, and with
+        /// RESOURCE_EXHAUSTED when the client does not read.
         pub async fn watch(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::WatchRequest>,
@@ -2047,26 +2091,30 @@ pub mod watch_server {
             >
             + std::marker::Send
             + 'static;
-        /// Any number of watches, up to the bounds of the member and of the connection, over one stream. Ends when the
-        /// client ends its side, with UNAVAILABLE when the member stops, and with RESOURCE_EXHAUSTED when the client does
-        /// not read.
+        /// Any number of watches, up to the bounds of the member and of the connection, over one stream.
+        /// Ends when the client ends its side, with UNAVAILABLE when the member stops, and with
+        /// RESOURCE_EXHAUSTED when the client does not read.
         async fn watch(
             &self,
             request: tonic::Request<tonic::Streaming<super::WatchRequest>>,
         ) -> std::result::Result<tonic::Response<Self::WatchStream>, tonic::Status>;
     }
-    /// Tells of changes, in the order of history, from any revision that is not compacted. Served by the member that
-    /// is asked, from its own state; a member that lags tells later, never something else.
+    /// Tells of changes, in the order of history, from any revision that is not compacted. Served by the
+    /// member that is asked, from its own state; a member that lags tells later, never something else.
     ///
     /// What holds for every watch:
     ///
-    /// * Events come in the order of revisions, each once, none left out between the start and a cancellation.
-    /// * All events of one revision come in one response; only a revision beyond the bound of one message
-    ///  is split, and only if the watch was created with `fragment`. Without it such a watch is cancelled.
-    /// * `header.revision` of a response with events is the revision of the last of them; no later one has
-    ///  been told. That of a response without events (progress) says that every event up to it was told.
+    /// * Events come in the order of revisions, each once, none left out between the start and a
+    ///  cancellation.
+    /// * All events of one revision come in one response; only a revision beyond the bound of one
+    ///  message is split, and only if the watch was created with `fragment`. Without it such a watch
+    ///  is cancelled.
+    /// * `header.revision` of a response with events is the revision of the last of them; no later one
+    ///  has been told. That of a response without events (progress) says that every event up to it
+    ///  was told.
     ///
-    /// A watch that ends by itself says with CancelCause why, and with `resume_revision` where to start anew.
+    /// A watch that ends by itself says with CancelCause why, and with `resume_revision` where to start
+    /// anew.
     #[derive(Debug)]
     pub struct WatchServer<T> {
         inner: Arc<T>,
@@ -2253,7 +2301,7 @@ pub struct BootstrapRequest {
     /// Never 0.
     #[prost(uint64, tag = "1")]
     pub cluster_id: u64,
-    /// From Status of the member; guards against bootstrapping a folder that was wiped since.
+    /// From Status of the member; guards against bootstrapping a data directory that was wiped since.
     #[prost(string, tag = "2")]
     pub folder_id: ::prost::alloc::string::String,
 }
@@ -2310,7 +2358,7 @@ pub struct StatusResponse {
     /// Whether the member could answer a linearizable read now.
     #[prost(bool, tag = "14")]
     pub ready: bool,
-    /// "fsync".
+    /// "fsync" or "memory-first".
     #[prost(string, tag = "15")]
     pub durability: ::prost::alloc::string::String,
     #[prost(uint64, tag = "16")]
@@ -2333,29 +2381,33 @@ pub struct StatusResponse {
     /// Whether its disk is nearly full, so that it refuses writes that need space.
     #[prost(bool, tag = "23")]
     pub low_on_space: bool,
-    /// host:port where the member serves the calls of Admin that it refuses here. Empty: they are served here, or it is
-    /// not known under which address they can be reached from elsewhere.
+    /// host:port where the member serves the calls of Admin that it refuses here. Empty: they are
+    /// served here, or it is not known under which address they can be reached from elsewhere.
     #[prost(string, tag = "24")]
     pub admin_address: ::prost::alloc::string::String,
-    /// Bytes that are free on its disk beyond those that it keeps free: so many until it refuses writes that need space. Not
-    /// set: not known.
+    /// Bytes that are free on its disk beyond those that it keeps free: so many until it refuses
+    /// writes that need space. Not set: not known.
     #[prost(uint64, optional, tag = "25")]
     pub free_bytes: ::core::option::Option<u64>,
-    /// The newest version of a command in the log that its program reads. 0: of an older version that does not say.
+    /// The newest version of a command in the log that its program reads. 0: of an older version that
+    /// does not say.
     #[prost(uint32, tag = "26")]
     pub commands_read_max: u32,
-    /// The version in which it writes commands while it leads: the newest that every member has told it that it reads. Only
-    /// the leader's is in use. 0 while it waits for an identity, and as above.
+    /// The version in which it writes commands while it leads: the newest that every member has told
+    /// it that it reads. Only the leader's is in use. 0 while it waits for an identity, and as above.
     #[prost(uint32, tag = "27")]
     pub command_version: u32,
-    /// Whether its disk hangs or is full: its log or its state machine has not got on for several election timeouts. Heartbeats it
-    /// answers all the same, but what is written does not count as on its disk.
+    /// Whether its disk hangs or is full: its log or its state machine has not got on for several
+    /// election timeouts. Heartbeats it answers all the same, but what is written does not count as on
+    /// its disk.
     #[prost(bool, tag = "28")]
     pub stalled: bool,
-    /// Bytes that its disk lacks for the snapshot without which it can't catch up; 0: none. The leader offers it again and again.
+    /// Bytes that its disk lacks for the snapshot without which it can't catch up; 0: none. The leader
+    /// offers it again and again.
     #[prost(uint64, tag = "29")]
     pub snapshot_lacks_bytes: u64,
-    /// Whether it is no member of its cluster any more, as far as it knows: its own log says so, or a member that refuses it.
+    /// Whether it is no member of its cluster any more, as far as it knows: its own log says so, or a
+    /// member that refuses it.
     #[prost(bool, tag = "30")]
     pub removed: bool,
 }
@@ -2496,7 +2548,8 @@ pub struct Session {
     pub replies: u64,
     #[prost(uint64, tag = "5")]
     pub reply_bytes: u64,
-    /// The address that asked for it, if that was a client of the member asked, since its process started. Empty: not known.
+    /// The address that asked for it, if that was a client of the member asked, since its process
+    /// started. Empty: not known.
     #[prost(string, tag = "6")]
     pub opened_from: ::prost::alloc::string::String,
 }
@@ -2504,7 +2557,7 @@ pub struct Session {
 #[repr(i32)]
 pub enum Lifecycle {
     Unspecified = 0,
-    /// An empty folder: waits for Bootstrap or Join, takes no part in any cluster.
+    /// An empty data directory: waits for Bootstrap or Join, takes no part in any cluster.
     Waiting = 1,
     /// Has an identity and takes part.
     Running = 2,
@@ -2577,13 +2630,13 @@ pub mod admin_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// What people and the operator do to a cluster. Served on a port of its own, so that who reads and writes keys
-    /// need not be let near it. On the port of clients only Status and Members are answered; what else is called there
-    /// ends with PERMISSION_DENIED.
+    /// What people and the operator do to a cluster. Served on a port of its own, so that who reads and
+    /// writes keys need not be let near it. On the port of clients only Status and Members are answered;
+    /// what else is called there ends with PERMISSION_DENIED.
     ///
-    /// A folder (the data directory of one member) gets a random `folder_id` when it is first opened. A
-    /// member id is bound to one folder id for ever: a wiped folder comes back under another folder id and
-    /// can only join as a new member.
+    /// The data directory of a member gets a random `folder_id` when it is first opened. A member id is
+    /// bound to one folder id permanently: a wiped data directory gets another folder id, and can only
+    /// join as a new member.
     #[derive(Debug, Clone)]
     pub struct AdminClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2665,8 +2718,8 @@ pub mod admin_client {
             self
         }
         /// Makes an empty member the first voter of a new cluster. Idempotent: repeated with the same
-        /// cluster and folder id it answers the same. FAILED_PRECONDITION if the folder belongs to another
-        /// cluster or has another id.
+        /// cluster and folder id it answers the same. FAILED_PRECONDITION if the data directory belongs to
+        /// another cluster or has another folder id.
         pub async fn bootstrap(
             &mut self,
             request: impl tonic::IntoRequest<super::BootstrapRequest>,
@@ -2711,7 +2764,8 @@ pub mod admin_client {
             req.extensions_mut().insert(GrpcMethod::new("dengine.v1.Admin", "Join"));
             self.inner.unary(req, path, codec).await
         }
-        /// What the member asked knows of itself. Answered without the leader, and while waiting for an identity.
+        /// What the member asked knows of itself. Answered without the leader, and while waiting for an
+        /// identity.
         pub async fn status(
             &mut self,
             request: impl tonic::IntoRequest<super::StatusRequest>,
@@ -2845,8 +2899,8 @@ pub mod admin_client {
                 .insert(GrpcMethod::new("dengine.v1.Admin", "TransferLeader"));
             self.inner.unary(req, path, codec).await
         }
-        /// Makes the state of the member asked durable now, so that its log before it may go. Answered by that
-        /// member, leader or not, once it is on disk.
+        /// Makes the state of the member asked durable now, so that its log before it may go. Answered by
+        /// that member, leader or not, once it is on disk.
         pub async fn snapshot(
             &mut self,
             request: impl tonic::IntoRequest<super::SnapshotRequest>,
@@ -2870,8 +2924,8 @@ pub mod admin_client {
             req.extensions_mut().insert(GrpcMethod::new("dengine.v1.Admin", "Snapshot"));
             self.inner.unary(req, path, codec).await
         }
-        /// A hash of what the member asked holds, not of how it is stored: members that applied the same entries
-        /// have equal ones. Reads everything; for tests and for people in doubt.
+        /// A hash of what the member asked holds, not of how it is stored: members that applied the same
+        /// entries have equal ones. Reads everything; for tests and for people in doubt.
         pub async fn hash(
             &mut self,
             request: impl tonic::IntoRequest<super::HashRequest>,
@@ -2914,7 +2968,8 @@ pub mod admin_client {
             req.extensions_mut().insert(GrpcMethod::new("dengine.v1.Admin", "Sessions"));
             self.inner.unary(req, path, codec).await
         }
-        /// Ends a session, whosever it is: its client is told that it is gone, and its writes are refused. Idempotent.
+        /// Ends a session, whosever it is: its client is told that it is gone, and its writes are refused.
+        /// Idempotent.
         pub async fn close_session(
             &mut self,
             request: impl tonic::IntoRequest<super::CloseSessionRequest>,
@@ -2955,8 +3010,8 @@ pub mod admin_server {
     #[async_trait]
     pub trait Admin: std::marker::Send + std::marker::Sync + 'static {
         /// Makes an empty member the first voter of a new cluster. Idempotent: repeated with the same
-        /// cluster and folder id it answers the same. FAILED_PRECONDITION if the folder belongs to another
-        /// cluster or has another id.
+        /// cluster and folder id it answers the same. FAILED_PRECONDITION if the data directory belongs to
+        /// another cluster or has another folder id.
         async fn bootstrap(
             &self,
             request: tonic::Request<super::BootstrapRequest>,
@@ -2970,7 +3025,8 @@ pub mod admin_server {
             &self,
             request: tonic::Request<super::JoinRequest>,
         ) -> std::result::Result<tonic::Response<super::JoinResponse>, tonic::Status>;
-        /// What the member asked knows of itself. Answered without the leader, and while waiting for an identity.
+        /// What the member asked knows of itself. Answered without the leader, and while waiting for an
+        /// identity.
         async fn status(
             &self,
             request: tonic::Request<super::StatusRequest>,
@@ -3008,8 +3064,8 @@ pub mod admin_server {
             tonic::Response<super::TransferLeaderResponse>,
             tonic::Status,
         >;
-        /// Makes the state of the member asked durable now, so that its log before it may go. Answered by that
-        /// member, leader or not, once it is on disk.
+        /// Makes the state of the member asked durable now, so that its log before it may go. Answered by
+        /// that member, leader or not, once it is on disk.
         async fn snapshot(
             &self,
             request: tonic::Request<super::SnapshotRequest>,
@@ -3017,8 +3073,8 @@ pub mod admin_server {
             tonic::Response<super::SnapshotResponse>,
             tonic::Status,
         >;
-        /// A hash of what the member asked holds, not of how it is stored: members that applied the same entries
-        /// have equal ones. Reads everything; for tests and for people in doubt.
+        /// A hash of what the member asked holds, not of how it is stored: members that applied the same
+        /// entries have equal ones. Reads everything; for tests and for people in doubt.
         async fn hash(
             &self,
             request: tonic::Request<super::HashRequest>,
@@ -3031,7 +3087,8 @@ pub mod admin_server {
             tonic::Response<super::SessionsResponse>,
             tonic::Status,
         >;
-        /// Ends a session, whosever it is: its client is told that it is gone, and its writes are refused. Idempotent.
+        /// Ends a session, whosever it is: its client is told that it is gone, and its writes are refused.
+        /// Idempotent.
         async fn close_session(
             &self,
             request: tonic::Request<super::CloseSessionRequest>,
@@ -3040,13 +3097,13 @@ pub mod admin_server {
             tonic::Status,
         >;
     }
-    /// What people and the operator do to a cluster. Served on a port of its own, so that who reads and writes keys
-    /// need not be let near it. On the port of clients only Status and Members are answered; what else is called there
-    /// ends with PERMISSION_DENIED.
+    /// What people and the operator do to a cluster. Served on a port of its own, so that who reads and
+    /// writes keys need not be let near it. On the port of clients only Status and Members are answered;
+    /// what else is called there ends with PERMISSION_DENIED.
     ///
-    /// A folder (the data directory of one member) gets a random `folder_id` when it is first opened. A
-    /// member id is bound to one folder id for ever: a wiped folder comes back under another folder id and
-    /// can only join as a new member.
+    /// The data directory of a member gets a random `folder_id` when it is first opened. A member id is
+    /// bound to one folder id permanently: a wiped data directory gets another folder id, and can only
+    /// join as a new member.
     #[derive(Debug)]
     pub struct AdminServer<T> {
         inner: Arc<T>,
