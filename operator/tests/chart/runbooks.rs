@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use clap::Subcommand;
+use dengine_commands::KeyCommand;
 use dengine_crds::DEngineCluster;
 use dengine_crds::names::{annotations, labels};
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod, ResourceQuota};
@@ -174,17 +176,34 @@ fn check_command(line: &str) {
     }
 }
 
-/// Pods have one program and no shell. Its subcommand and flags have to exist: the crate can not be
-/// a dependency, it compiles RocksDB.
+/// Arguments of no command.
+#[derive(clap::Args)]
+struct Nothing {}
+
+/// Pods have one program and no shell. Its subcommand and flags have to exist.
 fn check_exec(words: &[String]) -> Result<(), String> {
-    let [_, _, separator, program, admin, command @ ..] = words else {
+    let [_, _, separator, program, command @ ..] = words else {
         return Err("too short".to_owned());
     };
     let entry = format!("ENTRYPOINT [\"{program}\"]");
     let is_in_image = read("engine/Dockerfile").contains(&entry);
-    if separator != "--" || !is_in_image || admin != "admin" {
-        return Err(format!("{program} {admin} is nothing that a pod has"));
+    if separator != "--" || !is_in_image {
+        return Err(format!("{program} is nothing that a pod has"));
     }
+    match command {
+        [admin, command @ ..] if admin == "admin" => check_admin(command),
+        _ => {
+            let keys = clap::Command::new("dengine").no_binary_name(true);
+            let keys = KeyCommand::<Nothing, Nothing>::augment_subcommands(keys);
+            let parsed = keys.subcommand_required(true).try_get_matches_from(command);
+            parsed.map(drop).map_err(|error| error.to_string())
+        }
+    }
+}
+
+/// The same for `dengine admin`, by its source: that crate can not be a dependency, it compiles
+/// RocksDB.
+fn check_admin(command: &[String]) -> Result<(), String> {
     let source = |module: &str| read(&format!("engine/src/cli/admin/{module}.rs"));
     let admin = source("mod");
     let (mut flags, _) = takes(body(&admin, "struct AdminArgs"));
@@ -310,6 +329,8 @@ fn impossible_commands_in_pods_are_found() {
         "kubectl exec NAME-N -- /dengine admin members list --json",
         "kubectl exec NAME-N -- /dengine admin members add-learner --endpoint=HOST --promote",
         "kubectl exec NAME-N -- /dengine admin --endpoints=HOST --timeout-s=5 members remove ID",
+        "kubectl exec NAME-N -- /dengine put color blue",
+        "kubectl exec NAME-N -- /dengine get color --consistency=eventual",
     ] {
         assert_eq!(check(line), Ok(()), "{line}");
     }
@@ -324,6 +345,10 @@ fn impossible_commands_in_pods_are_found() {
         "kubectl exec NAME-N -- /dengine admin status --promote",
         "kubectl exec NAME-N -- /dengine admin members",
         "kubectl exec NAME-N -- /dengine admin members show",
+        "kubectl exec NAME-N -- /dengine",
+        "kubectl exec NAME-N -- /dengine store color blue",
+        "kubectl exec NAME-N -- /dengine get",
+        "kubectl exec NAME-N -- /dengine get color --quickly",
     ] {
         assert!(check(line).is_err(), "{line}");
     }
