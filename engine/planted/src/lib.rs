@@ -181,6 +181,8 @@ pub enum Bug {
     ClosedBeforeQueued,
     /// A sender checks whether the receiver sleeps before there is something to receive.
     WokenBeforeSent,
+    /// Whoever gives the place of a receiver back does not look for what came meanwhile.
+    GivenBackUnseen,
 }
 
 impl Bug {

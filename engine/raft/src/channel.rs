@@ -6,6 +6,9 @@
 //! and then waits for it: at once where both are equals, and for tens of milliseconds where the
 //! sender is a thread of lower priority, and everything that the receiver decides with it. Here the
 //! lock is held to put something in, and whoever sleeps is woken after that.
+//!
+//! A sender may also take the place of a receiver that sleeps, and take out what there is
+//! ([`Loan`]): while little is under way, to be woken takes longer than what is to be done.
 
 use dengine_planted::planted;
 use dengine_types::sync::{Condvar, Mutex, MutexGuard};
@@ -26,6 +29,8 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
             items: VecDeque::new(),
             senders: 1,
             sleep: Sleep::Awake,
+            rest: Rest::default(),
+            recalled: false,
             is_closed: false,
         }),
         woken: Condvar::new(),
@@ -56,6 +61,10 @@ struct State<T> {
     items: VecDeque<T>,
     senders: usize,
     sleep: Sleep,
+    /// How the receiver sleeps, or would again after a loan.
+    rest: Rest,
+    /// Whoever had the receiver's place has something for it to see to.
+    recalled: bool,
     /// There is no receiver any more.
     is_closed: bool,
 }
@@ -64,10 +73,21 @@ struct State<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sleep {
     Awake,
-    /// Until there is anything.
-    Light,
-    /// Until there is something that was not sent quietly.
-    Deep,
+    Asleep,
+    /// It sleeps, and somebody else has its place.
+    Lent,
+}
+
+/// How a receiver waits for items.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rest {
+    /// Until then, if that is said.
+    pub until: Option<Instant>,
+    /// What is sent quietly from now on is not waited for: it is received once something else
+    /// comes, or at the end of the time.
+    pub deep: bool,
+    /// A sender may take its place.
+    pub lends: bool,
 }
 
 impl<T> Shared<T> {
@@ -77,9 +97,12 @@ impl<T> Shared<T> {
 
     /// Wakes the receiver, if it sleeps, without the lock.
     fn wake(&self, mut state: MutexGuard<'_, State<T>>) {
-        let sleep = std::mem::replace(&mut state.sleep, Sleep::Awake);
+        let sleeps = state.sleep == Sleep::Asleep;
+        if sleeps {
+            state.sleep = Sleep::Awake;
+        }
         drop(state);
-        if sleep != Sleep::Awake {
+        if sleeps {
             self.woken.notify_one();
         }
     }
@@ -105,8 +128,8 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Puts it in, for when the receiver takes something in next. Wakes it only from
-    /// [`Receiver::recv_timeout`], not from [`Receiver::recv_loud_timeout`].
+    /// Puts it in, for when the receiver takes something in next. Does not wake it from a
+    /// [deep](Rest::deep) rest.
     ///
     /// # Errors
     /// There is no receiver any more; here it is again.
@@ -116,10 +139,66 @@ impl<T> Sender<T> {
             return Err(SendError(item));
         }
         state.items.push_back(item);
-        if state.sleep == Sleep::Light {
+        if !state.rest.deep {
             self.0.wake(state);
         }
         Ok(())
+    }
+
+    /// Puts it in, and takes the place of the receiver if it sleeps and [lends](Rest::lends) it;
+    /// otherwise wakes it.
+    ///
+    /// # Errors
+    /// There is no receiver any more; here it is again.
+    pub fn send_or_borrow(&self, item: T) -> Result<Option<Loan<T>>, SendError<T>> {
+        let mut state = self.0.lock();
+        if state.is_closed {
+            return Err(SendError(item));
+        }
+        state.items.push_back(item);
+        Ok(self.borrow(state))
+    }
+
+    /// The same with all of them, which are put in side by side.
+    ///
+    /// # Errors
+    /// There is no receiver any more; here they are again.
+    pub fn send_all_or_borrow(&self, items: Vec<T>) -> Result<Option<Loan<T>>, SendError<Vec<T>>> {
+        let mut state = self.0.lock();
+        if state.is_closed {
+            return Err(SendError(items));
+        }
+        state.items.extend(items);
+        Ok(self.borrow(state))
+    }
+
+    /// Puts it in like [`send_quietly`](Self::send_quietly), and takes the place of the receiver
+    /// where that would wake it, as above.
+    ///
+    /// # Errors
+    /// There is no receiver any more; here it is again.
+    pub fn send_quietly_or_borrow(&self, item: T) -> Result<Option<Loan<T>>, SendError<T>> {
+        let mut state = self.0.lock();
+        if state.is_closed {
+            return Err(SendError(item));
+        }
+        state.items.push_back(item);
+        Ok(match state.rest.deep {
+            true => None,
+            false => self.borrow(state),
+        })
+    }
+
+    fn borrow(&self, mut state: MutexGuard<'_, State<T>>) -> Option<Loan<T>> {
+        if state.sleep != Sleep::Asleep || !state.rest.lends {
+            self.0.wake(state);
+            return None;
+        }
+        state.sleep = Sleep::Lent;
+        Some(Loan {
+            shared: Some(Arc::clone(&self.0)),
+            taken: VecDeque::new(),
+        })
     }
 
     /// Puts all of them in, side by side. A sender that loses its processor with the lock in hand
@@ -160,7 +239,7 @@ impl<T> Receiver<T> {
     /// # Errors
     /// There is none, and no sender any more.
     pub fn recv(&self) -> Result<T, RecvError> {
-        self.next(None, Sleep::Light).map_err(|_| RecvError)
+        self.next(Rest::default()).map_err(|_| RecvError)
     }
 
     /// The next item, if there is one within this time.
@@ -168,16 +247,19 @@ impl<T> Receiver<T> {
     /// # Errors
     /// There was none, or there is none and no sender any more.
     pub fn recv_timeout(&self, patience: Duration) -> Result<T, RecvTimeoutError> {
-        self.next(Instant::now().checked_add(patience), Sleep::Light)
+        self.next(Rest {
+            until: Instant::now().checked_add(patience),
+            ..Rest::default()
+        })
     }
 
-    /// The same, but what is sent quietly from now on is not waited for: it is returned once
-    /// something else comes, or at the end of this time.
+    /// The next item, waited for like this. If its place was lent meanwhile, the time may end
+    /// early: there is something to see to, were it only that the next time is another one.
     ///
     /// # Errors
     /// As above.
-    pub fn recv_loud_timeout(&self, patience: Duration) -> Result<T, RecvTimeoutError> {
-        self.next(Instant::now().checked_add(patience), Sleep::Deep)
+    pub fn recv_at(&self, rest: Rest) -> Result<T, RecvTimeoutError> {
+        self.next(rest)
     }
 
     /// The next item, if there is one now.
@@ -202,34 +284,117 @@ impl<T> Receiver<T> {
         std::iter::from_fn(|| self.try_recv().ok())
     }
 
-    fn next(&self, until: Option<Instant>, sleep: Sleep) -> Result<T, RecvTimeoutError> {
+    fn next(&self, rest: Rest) -> Result<T, RecvTimeoutError> {
         let mut taken = self.taken.borrow_mut();
         if let Some(item) = taken.pop_front() {
             return Ok(item);
         }
         let mut state = self.shared.lock();
         loop {
-            if let Some(item) = state.take(&mut taken) {
-                return Ok(item);
+            let left = rest
+                .until
+                .map(|it| it.saturating_duration_since(Instant::now()));
+            let is_over = left == Some(Duration::ZERO);
+            if state.sleep != Sleep::Lent {
+                let slept = std::mem::replace(&mut state.sleep, Sleep::Awake);
+                let recalled = std::mem::take(&mut state.recalled);
+                if let Some(item) = state.take(&mut taken) {
+                    return Ok(item);
+                }
+                if state.senders == 0 {
+                    return Err(RecvTimeoutError::Disconnected);
+                }
+                if is_over || recalled {
+                    return Err(RecvTimeoutError::Timeout);
+                }
+                state.sleep = Sleep::Asleep;
+                // Woken for nothing: whoever had its place meanwhile may have changed how it rests.
+                if slept == Sleep::Awake {
+                    state.rest = rest;
+                }
             }
-            if state.senders == 0 {
-                return Err(RecvTimeoutError::Disconnected);
-            }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                state.sleep = Sleep::Awake;
-                return Err(RecvTimeoutError::Timeout);
-            }
-            state.sleep = sleep;
             let woken = &self.shared.woken;
             state = match left {
-                Some(left) => {
+                Some(left) if !is_over => {
                     let waited = woken.wait_timeout(state, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
-                None => woken.wait(state).unwrap_or_else(PoisonError::into_inner),
+                // Whoever has its place sees that the time is over.
+                Some(_) | None => woken.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }
+    }
+}
+
+/// The place of a receiver that sleeps: takes items in its stead, until it is given back or
+/// dropped.
+pub struct Loan<T> {
+    /// `None` once it is given back.
+    shared: Option<Arc<Shared<T>>>,
+    taken: VecDeque<T>,
+}
+
+impl<T> Loan<T> {
+    /// Whether there is nothing to take now.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let left = |shared: &Arc<Shared<T>>| !shared.lock().items.is_empty();
+        self.taken.is_empty() && !self.shared.as_ref().is_some_and(left)
+    }
+
+    /// Gives the place back to the receiver, which goes on to sleep like this; but is woken if
+    /// something has come meanwhile, if it would have woken by itself, or if it is to wake earlier
+    /// than it knows.
+    pub fn give_back(mut self, rest: Rest) {
+        self.end(Some(rest));
+    }
+
+    /// With `None` the receiver is woken in any case.
+    fn end(&mut self, rest: Option<Rest>) {
+        let Some(shared) = self.shared.take() else {
+            return;
+        };
+        let mut state = shared.lock();
+        while let Some(item) = self.taken.pop_back() {
+            state.items.push_front(item);
+        }
+        let known = state.rest.until;
+        let is_late = |rest: Rest| {
+            known.is_some_and(|known| known <= Instant::now())
+                || rest
+                    .until
+                    .is_some_and(|it| known.is_none_or(|known| it < known))
+        };
+        let has_come = !state.items.is_empty() && !planted!(GivenBackUnseen);
+        state.sleep = Sleep::Asleep;
+        match rest {
+            Some(rest) if !has_come && state.senders > 0 && !is_late(rest) => {
+                // Its own time stays: that is how long it sleeps.
+                let until = known;
+                state.rest = Rest { until, ..rest };
+            }
+            Some(_) | None => {
+                state.recalled = true;
+                shared.wake(state);
+            }
+        }
+    }
+}
+
+impl<T> Iterator for Loan<T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        if let Some(item) = self.taken.pop_front() {
+            return Some(item);
+        }
+        self.shared.as_ref()?.lock().take(&mut self.taken)
+    }
+}
+
+impl<T> Drop for Loan<T> {
+    fn drop(&mut self) {
+        self.end(None);
     }
 }
 
@@ -317,12 +482,12 @@ mod tests {
         let (sender, receiver) = channel();
         // What is there already is not waited for.
         sender.send_quietly(1).expect("it is open");
-        assert_eq!(receiver.recv_loud_timeout(LONG), Ok(1));
+        assert_eq!(receiver.recv_at(deep(LONG)), Ok(1));
         let receiving = thread::spawn(move || {
-            let first = receiver.recv_loud_timeout(LONG);
-            let second = receiver.recv_loud_timeout(LONG);
+            let first = receiver.recv_at(deep(LONG));
+            let second = receiver.recv_at(deep(LONG));
             let third = receiver.recv_timeout(LONG);
-            let fourth = receiver.recv_loud_timeout(Duration::from_millis(20));
+            let fourth = receiver.recv_at(deep(Duration::from_millis(20)));
             (first, second, third, fourth)
         });
         thread::sleep(Duration::from_millis(20));
@@ -334,6 +499,108 @@ mod tests {
         sender.send_quietly(4).expect("it is open");
         let came = receiving.join().expect("it received");
         assert_eq!(came, (Ok(2), Ok(3), Ok(4), Err(RecvTimeoutError::Timeout)));
+    }
+
+    fn deep(patience: Duration) -> Rest {
+        Rest {
+            until: Some(Instant::now() + patience),
+            deep: true,
+            lends: false,
+        }
+    }
+
+    fn lending(patience: Duration) -> Rest {
+        Rest {
+            deep: false,
+            lends: true,
+            ..deep(patience)
+        }
+    }
+
+    /// A place that is lent once the receiver sleeps.
+    fn borrow(sender: &Sender<u8>, item: u8) -> Loan<u8> {
+        loop {
+            if sender.0.lock().sleep == Sleep::Asleep {
+                return sender
+                    .send_or_borrow(item)
+                    .expect("it is open")
+                    .expect("it lends");
+            }
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn who_sleeps_may_be_stood_in_for_and_sleeps_on() {
+        const LONG: Duration = Duration::from_secs(60);
+        let (sender, receiver) = channel();
+        let awake = sender.send_or_borrow(1).expect("it is open");
+        assert!(awake.is_none(), "it does not sleep");
+        let receiving = thread::spawn(move || {
+            assert_eq!(receiver.recv(), Ok(1));
+            receiver.recv_at(lending(LONG))
+        });
+        let mut loan = borrow(&sender, 2);
+        assert!(
+            sender.send_or_borrow(3).expect("it is open").is_none(),
+            "it is lent"
+        );
+        sender.send_quietly(4).expect("it is open");
+        assert_eq!(loan.by_ref().collect::<Vec<_>>(), [2, 3, 4]);
+        assert!(loan.is_empty());
+        loan.give_back(Rest {
+            deep: true,
+            ..lending(LONG)
+        });
+        sender.send_quietly(5).expect("it is open");
+        thread::sleep(Duration::from_millis(20));
+        assert!(!receiving.is_finished());
+        // What was not taken out is the receiver's again, in its order.
+        let mut loan = sender
+            .send_or_borrow(6)
+            .expect("it is open")
+            .expect("it lends");
+        assert_eq!(loan.next(), Some(5));
+        drop(loan);
+        assert_eq!(receiving.join().expect("it received"), Ok(6));
+    }
+
+    #[test]
+    fn who_is_stood_in_for_wakes_when_it_has_to() {
+        const LONG: Duration = Duration::from_secs(60);
+        const SHORT: Duration = Duration::from_millis(20);
+        let came = |patience: Duration, meanwhile: fn(&Sender<u8>, Loan<u8>)| {
+            let (sender, receiver) = channel();
+            let receiving = thread::spawn(move || receiver.recv_at(lending(patience)));
+            let mut loan = borrow(&sender, 1);
+            assert_eq!(loan.next(), Some(1));
+            meanwhile(&sender, loan);
+            receiving.join().expect("it received")
+        };
+        let timeout = Err(RecvTimeoutError::Timeout);
+        let item_came = came(LONG, |sender, loan| {
+            sender.send(2).expect("it is open");
+            loan.give_back(lending(LONG));
+        });
+        assert_eq!(item_came, Ok(2));
+        let earlier = came(LONG, |_, loan| loan.give_back(lending(SHORT)));
+        assert_eq!(earlier, timeout);
+        let time_is_over = came(SHORT, |_, loan| {
+            thread::sleep(2 * SHORT);
+            loan.give_back(lending(LONG));
+        });
+        assert_eq!(time_is_over, timeout);
+        assert_eq!(came(LONG, |_, loan| drop(loan)), timeout);
+        let end = {
+            let (sender, receiver) = channel();
+            let receiving = thread::spawn(move || receiver.recv_at(lending(LONG)));
+            let mut loan = borrow(&sender, 1);
+            assert_eq!(loan.next(), Some(1));
+            drop(sender);
+            loan.give_back(lending(LONG));
+            receiving.join().expect("it received")
+        };
+        assert_eq!(end, Err(RecvTimeoutError::Disconnected));
     }
 
     #[test]

@@ -12,10 +12,15 @@ metrics_table! {
     /// Time from handing a batch to log and peers until a quorum has it
     Histogram COMMIT_SECONDS = "dengine_commit_seconds";
 
-    /// Time of one iteration of the replica thread
+    /// Time of one turn of the replica
     ///
-    /// A turn of the replica thread handles everything that was queued.
+    /// A turn handles everything that was queued.
     Histogram REPLICA_TURN_SECONDS = "dengine_replica_turn_seconds";
+
+    /// Turns of replica, log and applier that a caller took in the place of their threads
+    ///
+    /// While little is under way they all are.
+    Counter TURNS_BY_CALLERS_TOTAL = "dengine_turns_by_callers_total";
 
     /// Time that a read waited for confirmation by a quorum
     ///

@@ -39,6 +39,7 @@ mod status;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod waiters;
+mod worker;
 
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, LeaderHint, RequestError, StartError};
@@ -66,6 +67,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use waiters::Waiters;
+pub(crate) use worker::Worker;
 
 pub use status::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};
 

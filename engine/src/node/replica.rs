@@ -1,4 +1,4 @@
-//! The thread that decides: takes what queued, asks the replica what follows, and has it done.
+//! The worker that decides: takes what queued, asks the replica what follows, and has it done.
 
 use super::applier::Apply;
 use super::callers::Callers;
@@ -9,6 +9,7 @@ use super::snapshots::Snapshots;
 use super::space::Space;
 use super::stages::Stages;
 use super::status::{Lifecycle, MembersView, NodeStatus, Signals};
+use super::worker::{Next, Work, Worker};
 use super::{clock, metrics};
 use crate::config::Config;
 use crate::error::{Fatal, LeaderHint, RequestError};
@@ -18,25 +19,24 @@ use crate::transport::Peers;
 use dengine_data_dir::{HistoryGuard, Identity};
 use dengine_kv::Reader;
 use dengine_log::{LogReader, RealDisk};
-use dengine_raft::channel::{Receiver, Sender};
+use dengine_raft::channel::Sender;
 use dengine_raft::consensus::{Role as RaftRole, State};
 use dengine_raft::replica::{Counts, Replica, Role};
 use dengine_raft::{Divergence, Input, LogJob, Output, Token};
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Inputs taken in before the replica is asked what follows. Bounds how long an answer waits for
 /// the inputs behind it.
-const INPUTS_PER_ROUND_MAX: usize = 4096;
+const INPUTS_PER_TURN_MAX: usize = 4096;
 
 /// The queues of those who do what the replica says.
 pub(super) struct Jobs {
-    pub(super) log: Sender<LogJob>,
-    pub(super) apply: Sender<Apply>,
+    pub(super) log: Worker<LogJob>,
+    pub(super) apply: Worker<Apply>,
     pub(super) flush: FlushRequests,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Sizes {
     pub(super) space: Arc<Space>,
 }
 
-pub(super) struct ReplicaThread {
+pub(super) struct ReplicaWorker {
     pub(super) config: Config,
     pub(super) identity: Identity,
     pub(super) folder_id: String,
@@ -64,59 +64,71 @@ pub(super) struct ReplicaThread {
     /// What the metrics were told of already.
     pub(super) counted: Counts,
     pub(super) stages: Stages,
+    pub(super) next_tick: Instant,
     /// Of messages that were refused: whoever reaches the port of peers decides how many.
     pub(super) refusals: Lines,
-    /// The keeper's thread ends with this one.
+    /// The keeper's thread ends with this.
     pub(super) _keeper_lives: Sender<()>,
 }
 
-impl ReplicaThread {
-    /// Works until it is told to stop or something fails.
-    pub(super) fn run(mut self, inbox: &Receiver<ToReplica>) {
-        let mut turn = Instant::now();
-        let mut next_tick = turn + self.config.tick();
-        loop {
-            let outputs = self.outputs();
-            let decided = Instant::now();
-            for output in outputs {
-                self.stages.observe(&output, decided);
-                if self.carry_out(output).is_break() {
-                    return;
-                }
-            }
-            ::metrics::histogram!(metrics::REPLICA_TURN_SECONDS).record(turn.elapsed());
-            let patience = self.patience(next_tick);
-            let first = match self.replica.awaits_applied() {
-                true => inbox.recv_timeout(patience),
-                false => inbox.recv_loud_timeout(patience),
-            };
-            let first = match first {
-                Ok(first) => Some(first),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return,
-            };
-            turn = Instant::now();
-            if self.take_in(first, inbox).is_break() {
-                return;
-            }
-            let now = Instant::now();
-            if now >= next_tick {
-                self.handle(Input::Tick);
-                self.callers.prune();
-                if self.replica.consensus().snapshot_index().is_none() {
-                    self.snapshots.forget();
-                }
-                self.publish();
-                // Missed ticks are skipped: time that this thread did not see says nothing about
-                // the leader.
-                next_tick = now + self.config.tick();
-            }
+impl Work<ToReplica> for ReplicaWorker {
+    const NAME: &'static str = "dengine-replica";
+    const ORDER: u8 = 0;
+    const TURNS: usize = 4;
+
+    /// It waits for nothing.
+    fn is_little(_: &ToReplica) -> bool {
+        true
+    }
+
+    fn work(&mut self, items: &mut dyn Iterator<Item = ToReplica>) -> Next {
+        match self.turn(items) {
+            ControlFlow::Continue(()) => Next::Wait {
+                until: Some(Instant::now() + self.patience()),
+                deep: !self.replica.awaits_applied(),
+            },
+            ControlFlow::Break(()) => Next::End,
         }
     }
 
+    fn finish(&mut self) {}
+}
+
+impl ReplicaWorker {
+    fn turn(&mut self, items: &mut dyn Iterator<Item = ToReplica>) -> ControlFlow<()> {
+        let begun = Instant::now();
+        for told in items.take(INPUTS_PER_TURN_MAX) {
+            self.on_told(told)?;
+        }
+        self.tick(Instant::now());
+        let outputs = self.outputs();
+        let decided = Instant::now();
+        for output in outputs {
+            self.stages.observe(&output, decided);
+            self.carry_out(output)?;
+        }
+        ::metrics::histogram!(metrics::REPLICA_TURN_SECONDS).record(begun.elapsed());
+        ControlFlow::Continue(())
+    }
+
+    fn tick(&mut self, now: Instant) {
+        if now < self.next_tick {
+            return;
+        }
+        self.handle(Input::Tick);
+        self.callers.prune();
+        if self.replica.consensus().snapshot_index().is_none() {
+            self.snapshots.forget();
+        }
+        self.publish();
+        // Missed ticks are skipped: time that this member did not see says nothing about the
+        // leader.
+        self.next_tick = now + self.config.tick();
+    }
+
     /// How long nothing has to be done by itself.
-    fn patience(&self, next_tick: Instant) -> Duration {
-        let to_tick = next_tick.saturating_duration_since(Instant::now());
+    fn patience(&self) -> Duration {
+        let to_tick = self.next_tick.saturating_duration_since(Instant::now());
         let wakes_at = self.replica.wakes_at();
         wakes_at.map_or(to_tick, |at| at.since(clock::now()).min(to_tick))
     }
@@ -138,19 +150,6 @@ impl ReplicaThread {
             self.callers.forget(token);
         }
         outputs
-    }
-
-    fn take_in(
-        &mut self,
-        first: Option<ToReplica>,
-        inbox: &Receiver<ToReplica>,
-    ) -> ControlFlow<()> {
-        let queued = inbox.try_iter();
-        let all = first.into_iter().chain(queued);
-        for told in all.take(INPUTS_PER_ROUND_MAX) {
-            self.on_told(told)?;
-        }
-        ControlFlow::Continue(())
     }
 
     fn on_told(&mut self, told: ToReplica) -> ControlFlow<()> {
@@ -212,7 +211,7 @@ impl ReplicaThread {
     fn carry_out(&mut self, output: Output) -> ControlFlow<()> {
         match output {
             // If the log writer or the applier is gone it has reported why, and that ends this
-            // thread.
+            // one.
             Output::Log(job) => drop(self.jobs.log.send(job)),
             Output::Apply(job) => {
                 let callers = self.callers.of(&job);

@@ -1,21 +1,22 @@
 //! Starting a member that takes part: what its threads share, what connects them, and the threads.
 
-use super::applier::ApplyThread;
+use super::applier::ApplyWorker;
 use super::callers::{Callers, Committed};
 use super::flusher::{self, FlushRequests, FlushTrigger};
 use super::inbox::ToReplica;
 use super::install::Install;
 use super::keeper::KeeperThread;
-use super::log_writer::LogThread;
+use super::log_writer::LogWorker;
 use super::open::{open_both, restore};
 use super::own_entry;
 use super::reclaimer::Reclaimer;
-use super::replica::{Jobs, ReplicaThread, Sizes};
+use super::replica::{Jobs, ReplicaWorker, Sizes};
 use super::running::{Admission, FromPeers, OwnState, Running};
 use super::snapshots::{Maker, Snapshots};
 use super::space::{HandOvers, Space, ToldLow};
 use super::stages::Stages;
 use super::status::Signals;
+use super::worker::{Work, Worker, worker};
 use crate::config::Config;
 use crate::error::{Fatal, StartError};
 use crate::storage::{OpenStore, RocksStore};
@@ -31,7 +32,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
@@ -90,7 +91,7 @@ struct Parts<'a> {
     /// Of whoever starts the member.
     runtime: &'a Handle,
     machine: &'a StateMachine<RocksStore>,
-    inbox: Sender<ToReplica>,
+    inbox: Worker<ToReplica>,
     members: watch::Receiver<Arc<Membership>>,
     introduced: Introduced,
     incoming: Incoming,
@@ -110,14 +111,15 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     let (own, address) = (start.identity.member_id, &start.config.advertise_peer);
     own_entry::tell_at_start(own, address, &machine.membership());
 
-    let (inbox, told) = channel();
+    let fatal = &start.signals.fatal;
+    let (inbox, replica_desk) = worker(fatal.clone());
     let (membership, members) = watch::channel(machine.membership());
-    end_when_damaged(&machine, &inbox);
+    end_when_damaged(&machine, inbox.queue());
     let parts = Parts::new(start, runtime, &machine, inbox, members);
     let running = parts.running(&replica, store);
 
-    let (log_jobs, appends) = channel();
-    let (apply_jobs, applies) = channel();
+    let (log_jobs, log_desk) = worker(fatal.clone());
+    let (apply_jobs, apply_desk) = worker(fatal.clone());
     let (flush, flushes) = FlushRequests::channel();
     let (keeper_lives, keeper_stop) = channel();
     let (reclaimer_lives, reclaimer_stop) = channel();
@@ -134,7 +136,7 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     let log = parts.log_thread(log)?;
     let flusher = machine.flusher();
     let Parts { inbox, space, .. } = parts;
-    let applier = ApplyThread {
+    let applier = ApplyWorker {
         own,
         applier: Applier::new(machine),
         callers: Committed::default(),
@@ -143,15 +145,16 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
         revision: start.signals.revision.clone(),
         flush: FlushTrigger::new(flush, start.config.log.flush_bytes),
     };
-    let mut threads = Threads::new(start.signals.fatal.clone());
-    threads.spawn("dengine-log", move || log.run(&appends))?;
+    let inbox = inbox.queue();
+    let mut threads = Threads::new(fatal.clone());
+    threads.spawn(LogWorker::NAME, move || log_desk.run(log))?;
     threads.spawn("dengine-flush", move || {
         flusher::run(&flusher, &flushes, &inbox, &space);
     })?;
-    threads.spawn("dengine-apply", move || applier.run(&applies))?;
+    threads.spawn(ApplyWorker::NAME, move || apply_desk.run(applier))?;
     threads.spawn("dengine-keeper", move || keeper.run(&keeper_stop))?;
     threads.spawn("dengine-reclaim", move || reclaimer.run(&reclaimer_stop))?;
-    threads.spawn("dengine-replica", move || replica.run(&told))?;
+    threads.spawn(ReplicaWorker::NAME, move || replica_desk.run(replica))?;
     Ok(running.with(threads.handles))
 }
 
@@ -160,7 +163,7 @@ impl<'a> Parts<'a> {
         start: &'a Start,
         runtime: &'a Handle,
         machine: &'a StateMachine<RocksStore>,
-        inbox: Sender<ToReplica>,
+        inbox: Worker<ToReplica>,
         members: watch::Receiver<Arc<Membership>>,
     ) -> Self {
         let space = Arc::new(Space::of(&start.config));
@@ -213,9 +216,9 @@ impl<'a> Parts<'a> {
         log_reader: LogReader<RealDisk>,
         jobs: Jobs,
         keeper_lives: Sender<()>,
-    ) -> ReplicaThread {
+    ) -> ReplicaWorker {
         let start = self.start;
-        ReplicaThread {
+        ReplicaWorker {
             config: start.config.clone(),
             identity: start.identity,
             folder_id: start.folder_id.clone(),
@@ -235,6 +238,7 @@ impl<'a> Parts<'a> {
             counted: Counts::default(),
             refusals: Lines::default(),
             stages: Stages::default(),
+            next_tick: Instant::now() + start.config.tick(),
             _keeper_lives: keeper_lives,
         }
     }
@@ -248,7 +252,7 @@ impl<'a> Parts<'a> {
             (start.peers.clone(), self.runtime.clone()),
             self.members.clone(),
             self.introduced.clone(),
-            self.inbox.clone(),
+            self.inbox.queue(),
         )
     }
 
@@ -261,14 +265,14 @@ impl<'a> Parts<'a> {
                 space: Arc::clone(&self.space),
             },
             runtime: self.runtime.clone(),
-            inbox: self.inbox.clone(),
+            inbox: self.inbox.queue(),
             incoming: self.incoming.clone(),
             made: None,
         }
     }
 
-    fn log_thread(&self, log: Log<RealDisk>) -> Result<LogThread, StartError> {
-        LogThread::new(
+    fn log_thread(&self, log: Log<RealDisk>) -> Result<LogWorker, StartError> {
+        LogWorker::new(
             log,
             self.inbox.clone(),
             self.start.signals.fatal.clone(),
@@ -290,7 +294,7 @@ impl<'a> Parts<'a> {
             keeper: Keeper::new(self.machine.reader(), retention),
             collector: self.machine.collector(),
             status: self.start.signals.status.subscribe(),
-            replica: self.inbox.clone(),
+            replica: self.inbox.queue(),
             hand_overs: HandOvers::new(self.start.config.heartbeat()),
             told_low: ToldLow::default(),
             command_gate: replica.command_gate(),
@@ -308,8 +312,7 @@ impl<'a> Parts<'a> {
 /// Whoever reads tells its own caller what is wrong. Damage ends the member besides, as it does
 /// where entries are applied: what it can not read any more others have, and whoever looks after it
 /// replaces it.
-fn end_when_damaged(machine: &StateMachine<RocksStore>, replica: &Sender<ToReplica>) {
-    let replica = replica.clone();
+fn end_when_damaged(machine: &StateMachine<RocksStore>, replica: Sender<ToReplica>) {
     machine.on_damage(move |error| {
         // If the replica is gone, somebody reported before, or a snapshot replaces this state.
         let _ = replica.send(ToReplica::Failed(Fatal::State(error)));

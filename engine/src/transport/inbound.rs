@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::connections::{self, Connections, Guarded, Http, OnConnection, Sources, WhenFull};
 use crate::error::StartError;
 use crate::files::{self, Use};
-use crate::node::{PeerStream, ToReplica};
+use crate::node::{PeerStream, ToReplica, Worker};
 use bytes::Bytes;
 use dengine_data_dir::Identity;
 use dengine_kv::Membership;
@@ -19,7 +19,7 @@ use dengine_protocol::peer::{
     Ack, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, snapshot_answer,
 };
 use dengine_raft::replica::Announcement;
-use dengine_raft::{Input, channel, peer_frames};
+use dengine_raft::{Input, peer_frames};
 use dengine_types::MemberId;
 use std::sync::{Arc, RwLock, RwLockWriteGuard};
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub(crate) struct PeerEntrance {
     pub(crate) introduced: Introduced,
     /// Whom this member follows.
     pub(crate) leader: LeaderNow,
-    pub(crate) inbox: channel::Sender<ToReplica>,
+    pub(crate) inbox: Worker<ToReplica>,
     /// Bounds the bytes that wait for the replica; a stream that finds none waits, and so does its
     /// peer.
     pub(crate) permits: Arc<Semaphore>,
@@ -432,21 +432,31 @@ impl PeerEntrance {
         stream: &Arc<PeerStream>,
         messages: Vec<Bytes>,
     ) -> Result<(), Status> {
+        let mut together = Vec::new();
         for bytes in messages {
             let wanted = peer::permits(bytes.len(), self.permit_bytes, self.permits_max);
-            let permit = Arc::clone(&self.permits)
-                .acquire_many_owned(wanted)
-                .await
-                .map_err(|_| stopping())?;
-            let message = ToReplica::Message {
+            let permit = match Arc::clone(&self.permits).try_acquire_many_owned(wanted) {
+                Ok(permit) => permit,
+                // What has its place gives it back only once it is handed over.
+                Err(_) => {
+                    self.hand_over(std::mem::take(&mut together))?;
+                    let permit = Arc::clone(&self.permits).acquire_many_owned(wanted);
+                    permit.await.map_err(|_| stopping())?
+                }
+            };
+            together.push(ToReplica::Message {
                 from,
                 bytes,
                 permit,
                 stream: Arc::clone(stream),
-            };
-            self.inbox.send(message).map_err(|_| stopping())?;
+            });
         }
-        Ok(())
+        self.hand_over(together)
+    }
+
+    fn hand_over(&self, messages: Vec<ToReplica>) -> Result<(), Status> {
+        let handed_over = self.inbox.send_and_work(messages);
+        handed_over.map_err(|_| stopping())
     }
 }
 

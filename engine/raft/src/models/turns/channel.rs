@@ -1,8 +1,9 @@
 //! What the threads of a member tell each other ([`channel`]).
 
-use super::any_turns;
-use crate::channel::channel;
+use super::{any_turns, long_turns};
+use crate::channel::{Rest, channel};
 use dengine_planted::{Bug, plant};
+use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
 
 const EACH: u8 = 2;
@@ -38,8 +39,11 @@ fn items_alone_wake() {
 fn what_is_quiet_is_not_lost() {
     let (sender, receiver) = channel();
     let receiving = thread::spawn(move || {
-        let long = std::time::Duration::MAX;
-        let came = [(); 2 * EACH as usize].map(|()| receiver.recv_loud_timeout(long));
+        let rest = Rest {
+            deep: true,
+            ..Rest::default()
+        };
+        let came = [(); 2 * EACH as usize].map(|()| receiver.recv_at(rest));
         assert_eq!(came, [Ok(0), Ok(1), Ok(2), Ok(3)]);
     });
     for item in 0..EACH {
@@ -47,6 +51,40 @@ fn what_is_quiet_is_not_lost() {
         sender.send(2 * item + 1).expect("it is received");
     }
     receiving.join().expect("it received");
+}
+
+/// Each item is taken out once, by the receiver or by a sender in its place, and never by two at a
+/// time: whoever takes something out does it with this lock, for which nobody waits.
+fn either_takes_everything_out() {
+    let (sender, receiver) = channel();
+    let came = Arc::new(Mutex::new(Vec::new()));
+    let rest = Rest {
+        lends: true,
+        ..Rest::default()
+    };
+    for from in 0..2 {
+        let (sender, came) = (sender.clone(), Arc::clone(&came));
+        thread::spawn(move || {
+            for item in 0..EACH {
+                let loan = sender.send_or_borrow((from, item)).expect("it is received");
+                if let Some(mut loan) = loan {
+                    came.try_lock()
+                        .expect("one at a time")
+                        .extend(loan.by_ref());
+                    loan.give_back(rest);
+                }
+            }
+        });
+    }
+    drop(sender);
+    while let Ok(item) = receiver.recv_at(rest) {
+        came.try_lock().expect("one at a time").push(item);
+    }
+    let came = came.lock().expect("nobody panicked");
+    for from in 0..2 {
+        let of_one = came.iter().filter(|it| it.0 == from).map(|it| it.1);
+        assert!(of_one.eq(0..EACH), "{came:?}");
+    }
 }
 
 /// An item is received, dropped with the receiver, or given back.
@@ -68,6 +106,8 @@ fn whoever_receives_is_woken_for_everything() {
     );
     any_turns(2_000, items_alone_wake);
     any_turns(2_000, what_is_quiet_is_not_lost);
+    any_turns(5_000, either_takes_everything_out);
+    long_turns(5_000, either_takes_everything_out);
     any_turns(
         2_000,
         nothing_is_left_in_a_channel_that_nobody_receives_from,
@@ -79,4 +119,11 @@ fn whoever_receives_is_woken_for_everything() {
 fn who_is_woken_before_there_is_something_is_found() {
     plant(Some(Bug::WokenBeforeSent));
     any_turns(2_000, items_alone_wake);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_place_given_back_without_a_look_at_what_came_is_found() {
+    plant(Some(Bug::GivenBackUnseen));
+    any_turns(5_000, either_takes_everything_out);
 }
