@@ -229,7 +229,9 @@ impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.senders -= 1;
-        self.0.wake(state);
+        if state.senders == 0 {
+            self.0.wake(state);
+        }
     }
 }
 
