@@ -123,6 +123,12 @@ impl Surroundings {
         self.queue.push(self.now + delay, event);
     }
 
+    /// How long it takes until a worker begins whose thread takes about as long to wake.
+    pub(super) fn begins_after(&mut self, mean: Nanos) -> Nanos {
+        let wakes_in = self.random.spread(mean);
+        self.plan.work_by.begins_after(wakes_in, self.now)
+    }
+
     /// Plans the next step of a fault.
     pub(super) fn then(&mut self, delay: Nanos, step: impl FnOnce(&mut World) + 'static) {
         self.after(delay, Event::Then(Step(Box::new(step))));

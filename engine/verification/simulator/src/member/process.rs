@@ -74,7 +74,7 @@ impl Process {
     /// Lets the replica look at its inbox soon.
     pub(super) fn wake(&mut self, sim: &mut Surroundings, member: MemberId, boot: u64) {
         if !std::mem::replace(&mut self.awake, true) {
-            let delay = sim.random.spread(MILLI / 20);
+            let delay = sim.begins_after(MILLI / 20);
             let actor = Actor::Replica;
             sim.after(
                 delay,

@@ -1,0 +1,39 @@
+//! Who does the work of a member's replica, log writer and applier.
+//!
+//! In `dengine` callers do it in the place of the threads while little is under way
+//! (`engine/src/node/worker.rs`): what one worker leads to follows at once, before anything else
+//! arrives. In a quarter of the runs it is always so, in another one for half a second out of each
+//! second, and in the others each waits for its thread. Decided apart from all that a run draws
+//! besides, so that the others are what they would be if there were none.
+
+use super::queue::{Nanos, SECOND};
+
+/// See [the module](self).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum WorkBy {
+    #[default]
+    Threads,
+    Callers,
+    /// Now these, now those.
+    Either,
+}
+
+impl WorkBy {
+    pub(super) fn of(seed: u64) -> Self {
+        match seed % 4 {
+            1 => Self::Callers,
+            2 => Self::Either,
+            _ => Self::Threads,
+        }
+    }
+
+    /// How long a worker takes to begin, if its thread takes as long to wake.
+    pub(super) fn begins_after(self, wakes_in: Nanos, now: Nanos) -> Nanos {
+        match self {
+            Self::Threads => wakes_in,
+            Self::Callers => 0,
+            Self::Either if now % SECOND < SECOND / 2 => 0,
+            Self::Either => wakes_in,
+        }
+    }
+}
