@@ -157,7 +157,23 @@ impl Line {
     }
 }
 
-/// Several lines of one workload are its repetitions.
+/// One report of several of one system under the same circumstances: results of one workload are
+/// its repetitions, and the rest is as the first one says.
+///
+/// # Errors
+/// If there is none, or a workload is there with two loads.
+pub fn of_rounds(reports: &[Report]) -> Result<Report> {
+    let first = reports.first().context("no round was measured")?;
+    let results = reports.iter().flat_map(|report| report.results.clone());
+    let mut all = Report {
+        results: results.collect(),
+        ..first.clone()
+    };
+    merge(&mut all)?;
+    Ok(all)
+}
+
+/// Several results of one workload are its repetitions.
 fn merge(report: &mut Report) -> Result<()> {
     let mut merged: Vec<Vec<RunResult>> = Vec::new();
     for result in std::mem::take(&mut report.results) {
@@ -236,6 +252,24 @@ mod tests {
         };
         assert_eq!(result.ops_per_second, 2.0);
         assert_eq!(result.repetitions.len(), 3);
+    }
+
+    #[test]
+    fn rounds_are_the_repetitions_of_one_report() {
+        let rounds = [1.0, 3.0, 2.0].map(|rate| report("A", "put", rate));
+        let all = of_rounds(&rounds).unwrap();
+        let [result] = &all.results[..] else {
+            panic!("one workload")
+        };
+        let rates: Vec<_> = result
+            .repetitions
+            .iter()
+            .map(|one| one.ops_per_second)
+            .collect();
+        assert_eq!((result.ops_per_second, rates), (2.0, vec![1.0, 3.0, 2.0]));
+        assert_eq!(all.command, rounds[0].command);
+        assert_eq!(of_rounds(&rounds[..1]).unwrap(), rounds[0]);
+        assert!(of_rounds(&[]).is_err());
     }
 
     #[test]

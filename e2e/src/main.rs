@@ -30,7 +30,7 @@ enum Command {
     Demo,
     /// Remove everything that the demo started.
     DemoDown,
-    /// DEngine and etcd on this machine, one after the other, in one table.
+    /// DEngine and etcd on this machine, in turns, in one table.
     Bench(Box<bench::Options>),
     /// What `up` runs as PID 1 of the node.
     #[command(hide = true)]

@@ -1,4 +1,4 @@
-//! `make bench`: DEngine and etcd on this one machine, one after the other, under the same load of
+//! `make bench`: DEngine and etcd on this one machine, in turns, under the same load of
 //! `dengine-bench`, in one table; alone, as three members, or inside the process of the load.
 //!
 //! It is about processes on one machine, so it lives here and not in the load generator: this
@@ -13,6 +13,7 @@ use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use dengine_bench::files;
 use dengine_local_kubernetes::programs;
 use dengine_local_kubernetes::progress::Step;
 use tokio::process::Command;
@@ -80,9 +81,7 @@ async fn measure(options: &Options) -> Result<()> {
             bench.results.clone()
         };
         fs_err::create_dir_all(&folder)?;
-        for system in options.systems(*scenario) {
-            files.push(bench.measure(*scenario, system, &folder).await?);
-        }
+        files.extend(bench.rounds(*scenario, &folder).await?);
     }
     bench.compare(&files).await
 }
@@ -108,11 +107,31 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Loads one system and stops it; the file with its result.
-    async fn measure(&self, scenario: Scenario, system: System, folder: &Path) -> Result<PathBuf> {
-        let result = folder.join(format!("{}.json", system.protocol()));
+    /// Measures every system, and then every system again: what slows this machine down for a
+    /// while slows down all of them. The files with their results.
+    async fn rounds(&self, scenario: Scenario, folder: &Path) -> Result<Vec<PathBuf>> {
+        let systems = self.options.systems(scenario);
+        let file = |system: &System| folder.join(format!("{}.json", system.protocol()));
+        let paths: Vec<PathBuf> = systems.iter().map(file).collect();
+        let mut reports = vec![Vec::new(); systems.len()];
+        let rounds = self.options.rounds(scenario);
+        for round in 1..=rounds {
+            if rounds > 1 {
+                print(&format!("\nRound {round} of {rounds}"))?;
+            }
+            for ((system, path), reports) in systems.iter().zip(&paths).zip(&mut reports) {
+                self.measure(scenario, *system, path).await?;
+                reports.extend(files::read(path)?);
+                files::write_json(path, &files::of_rounds(reports)?)?;
+            }
+        }
+        Ok(paths)
+    }
+
+    /// Loads one system and stops it.
+    async fn measure(&self, scenario: Scenario, system: System, result: &Path) -> Result<()> {
         if scenario == Scenario::Embedded {
-            let mut run = self.run(&self.programs.embedded, scenario, system, &result);
+            let mut run = self.run(&self.programs.embedded, scenario, system, result);
             run.args(["--durability", self.options.durability.name(), "--data-dir"])
                 .arg(&self.results);
             let ran = run
@@ -120,10 +139,10 @@ impl Bench<'_> {
                 .await
                 .context("running dengine-bench-embedded")?;
             ensure!(ran.success(), "measuring DEngine embedded failed ({ran})");
-            return Ok(result);
+            return Ok(());
         }
         let servers = self.start(scenario, system).await?;
-        let mut run = self.run(&self.programs.tool, scenario, system, &result);
+        let mut run = self.run(&self.programs.tool, scenario, system, result);
         run.args([
             "--protocol",
             system.protocol(),
@@ -141,7 +160,7 @@ impl Bench<'_> {
             "measuring {} failed ({ran}); the last lines of its members:\n{said}",
             system.label()
         );
-        Ok(result)
+        Ok(())
     }
 
     async fn start(&self, scenario: Scenario, system: System) -> Result<Servers> {

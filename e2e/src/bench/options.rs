@@ -51,7 +51,7 @@ pub struct Options {
     /// How calls of DEngine's protocol travel [default: pipelined]
     #[arg(long, value_parser = ["pipelined", "unary"])]
     wire: Option<String>,
-    /// Repetitions of each workload; the median is reported
+    /// Repetitions of each workload, the systems in turns; the median is reported
     #[arg(long, default_value_t = 1)]
     repeat: u32,
     /// Folder for results and report; the members' data is below it while they run
@@ -225,6 +225,15 @@ impl Options {
         Ok(())
     }
 
+    /// How often each system is started and measured. The embedded one has no other to take turns
+    /// with, so there the tool repeats by itself.
+    pub(super) fn rounds(&self, scenario: Scenario) -> u32 {
+        match scenario {
+            Scenario::Embedded => 1,
+            _ => self.repeat,
+        }
+    }
+
     /// The flags of the load, as the tool takes them.
     pub(super) fn load(&self) -> Vec<String> {
         let mut flags = if self.workload.is_empty() {
@@ -250,6 +259,8 @@ impl Options {
         }
         if scenario == Scenario::Embedded {
             flags.retain(|flag| OF_A_TARGET.iter().all(|own| !flag.starts_with(own)));
+        } else {
+            flags.retain(|flag| !flag.starts_with("--repeat"));
         }
         flags
     }
@@ -321,13 +332,20 @@ mod tests {
         let line = "--workload seq-put,mixed --total 99 --clients 8 --warm-up 5s --repeat 3 \
                     --wire unary --bench-arg=--read-percent=50";
         let options = parse(line).unwrap();
-        let load = "--workload=seq-put,mixed --total=99 --clients=8 --warm-up=5s --repeat=3 \
-                    --read-percent=50";
+        let load = "--workload=seq-put,mixed --total=99 --clients=8 --warm-up=5s";
         let on = |system, scenario| options.load_on(system, scenario).join(" ");
-        let unary = format!("{load} --wire=unary");
+        let unary = format!("{load} --read-percent=50 --wire=unary");
         assert_eq!(on(System::Dengine, Scenario::Cluster), unary);
-        assert_eq!(on(System::Etcd, Scenario::Cluster), load);
-        assert_eq!(on(System::Dengine, Scenario::Embedded), load);
+        let percent = format!("{load} --read-percent=50");
+        assert_eq!(on(System::Etcd, Scenario::Cluster), percent);
+        let repeat = format!("{load} --repeat=3 --read-percent=50");
+        assert_eq!(on(System::Dengine, Scenario::Embedded), repeat);
+        let rounds = [Scenario::Cluster, Scenario::Embedded].map(|it| options.rounds(it));
+        assert_eq!(
+            rounds,
+            [3, 1],
+            "where the tool does not repeat, all of it is"
+        );
         assert_eq!(options.title(), "workload seq-put, mixed");
         assert_eq!(options.file_name(), "seq-put-mixed");
     }
