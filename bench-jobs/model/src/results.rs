@@ -279,6 +279,9 @@ pub enum Protocol {
     Dengine,
     /// etcd's v3 API.
     Etcd,
+    /// No system, but what the machine does at best for a lone write. No custom resource has it.
+    #[cfg_attr(feature = "schemars", schemars(skip))]
+    Floor,
 }
 
 impl Protocol {
@@ -287,6 +290,16 @@ impl Protocol {
         match self {
             Self::Dengine => "dengine",
             Self::Etcd => "etcd",
+            Self::Floor => "floor",
+        }
+    }
+
+    /// Whether it is what the machine does at best, with no keys behind it.
+    #[must_use]
+    pub fn is_bound(self) -> bool {
+        match self {
+            Self::Dengine | Self::Etcd => false,
+            Self::Floor => true,
         }
     }
 }

@@ -16,6 +16,7 @@ use dengine_bench_model::results::{ReadConsistency, Shape, Workload};
 pub use self::options::{FileOptions, LoadOptions, Options, ResultOptions};
 pub use self::values::{ProtocolArg, WarmUp, WireArg};
 use self::values::{parse_consistency, parse_workload};
+use crate::target;
 
 const ABOUT: &str = "Measures a DEngine or etcd cluster, and puts results side by side.
 
@@ -229,9 +230,16 @@ pub struct Task {
 }
 
 impl Cli {
-    /// What is to be measured, in order.
+    /// What is to be measured, in order: of what was asked for, what the target is about.
     #[must_use]
     pub fn tasks(&self) -> Vec<Task> {
+        let protocol = self.options.protocol.into();
+        let mut tasks = self.all_tasks();
+        tasks.retain(|task| target::is_about(protocol, &task.shape));
+        tasks
+    }
+
+    fn all_tasks(&self) -> Vec<Task> {
         match &self.command {
             Command::Put => vec![self.task("put", parse::plain(None))],
             Command::Range(range) => {

@@ -286,7 +286,7 @@ impl Options {
     #[must_use]
     pub fn wire(&self) -> Option<Wire> {
         match (self.protocol, self.wire) {
-            (ProtocolArg::Etcd, _) => None,
+            (ProtocolArg::Etcd | ProtocolArg::Floor, _) => None,
             (ProtocolArg::Dengine, Some(WireArg::Unary)) => Some(Wire::Unary),
             (ProtocolArg::Dengine, _) => Some(Wire::Pipelined),
         }

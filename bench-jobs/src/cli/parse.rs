@@ -38,10 +38,11 @@ impl Cli {
             }
             Command::Put | Command::Compare(_) | Command::Report(_) => {}
         }
+        self.check_that_something_is_measured()?;
         check_shapes(&self.tasks(), self.options.load.repeat)?;
         require(
             self.options.protocol == ProtocolArg::Dengine || self.options.wire.is_none(),
-            || "--wire is about DEngine's own protocol; etcd's has no choice".to_owned(),
+            || "--wire is about DEngine's own protocol; others have no choice".to_owned(),
         )?;
         let endpoints = &self.options.endpoints;
         require(
@@ -50,6 +51,24 @@ impl Cli {
         )?;
         require(i64::try_from(self.options.load.seed).is_ok(), || {
             format!("--seed must be at most {}", i64::MAX)
+        })
+    }
+
+    fn check_that_something_is_measured(&self) -> Result<(), clap::Error> {
+        let measures = match &self.command {
+            Command::Put | Command::Range(_) => true,
+            Command::Run(run) => !run.what.list,
+            Command::Compare(_) | Command::Report(_) => false,
+        };
+        require(!measures || !self.tasks().is_empty(), || {
+            let words = match self.options.protocol {
+                ProtocolArg::Dengine | ProtocolArg::Etcd => "there is nothing to measure",
+                ProtocolArg::Floor => {
+                    "--protocol floor is about the writes of one client: use put with --clients 1, \
+                     or run with --workload seq-put"
+                }
+            };
+            words.to_owned()
         })
     }
 }

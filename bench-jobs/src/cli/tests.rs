@@ -56,6 +56,13 @@ fn contradictions_are_named() {
         ("put --rate 0", "--rate"),
         ("put --repeat 0", "--repeat"),
         ("put --protocol etcd --wire unary", "--wire"),
+        ("put --protocol floor --wire unary", "--wire"),
+        ("put --protocol floor --clients 2", "writes of one client"),
+        ("range --protocol floor", "writes of one client"),
+        (
+            "run --profile dense --protocol floor",
+            "writes of one client",
+        ),
         #[cfg(feature = "kubernetes")]
         ("put --run-id 1", "--report-to"),
         #[cfg(feature = "kubernetes")]
@@ -118,6 +125,15 @@ fn a_profile_is_all_of_its_workloads_in_order() {
             .iter()
             .eq(expected.iter().map(|workload| workload.name))
     );
+}
+
+#[test]
+fn the_floor_measures_what_it_is_about_and_nothing_else() {
+    let line = "dengine-bench run --profile standard --protocol floor";
+    let cli = parse(line).unwrap();
+    let names: Vec<_> = cli.tasks().into_iter().map(|task| task.name).collect();
+    assert_eq!(names, ["single-write"]);
+    assert!(parse("dengine-bench run --list --protocol floor").is_ok());
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub enum ProtocolArg {
     Dengine,
     /// etcd's v3 protocol
     Etcd,
+    /// Lower bound of a lone write's latency: processes of `dengine-bench-bounds floor`
+    Floor,
 }
 
 impl From<ProtocolArg> for Protocol {
@@ -23,6 +25,7 @@ impl From<ProtocolArg> for Protocol {
         match arg {
             ProtocolArg::Dengine => Protocol::Dengine,
             ProtocolArg::Etcd => Protocol::Etcd,
+            ProtocolArg::Floor => Protocol::Floor,
         }
     }
 }

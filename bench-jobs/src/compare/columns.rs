@@ -1,7 +1,7 @@
 //! The numbers that are compared, and how a ratio of two of them reads.
 
 use dengine_bench_model::profiles::{self, NamedWorkload};
-use dengine_bench_model::results::RunResult;
+use dengine_bench_model::results::{Protocol, RunResult};
 
 use super::{Named, Row};
 
@@ -79,6 +79,13 @@ pub fn times(ratio: f64) -> String {
     } else {
         format!("{ratio:.1}×")
     }
+}
+
+/// Whether a report is about etcd: goals are about being beside it, and beside nothing else.
+#[must_use]
+pub fn is_of_etcd(named: &Named) -> bool {
+    let mut results = named.report.results.iter();
+    results.all(|result| result.protocol == Protocol::Etcd)
 }
 
 /// How many times better than etcd a row is meant to be: known if all reports are of one profile,

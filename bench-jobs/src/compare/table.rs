@@ -2,7 +2,6 @@
 
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
-use dengine_bench_model::results::Protocol;
 
 use super::columns::{self, Column};
 use super::{Cell, Named, Row, latency, rows};
@@ -71,11 +70,7 @@ fn table(column: &Column, reports: &[Named], rows: &[Row<'_>]) -> Table {
 
 /// Goals are about being beside etcd.
 fn goals(column: &Column, reports: &[Named], rows: &[Row<'_>]) -> Option<Vec<Option<f64>>> {
-    let etcd = |named: &Named| {
-        let mut results = named.report.results.iter();
-        results.all(|result| result.protocol == Protocol::Etcd)
-    };
-    if !reports.iter().skip(1).any(etcd) {
+    if !reports.iter().skip(1).any(columns::is_of_etcd) {
         return None;
     }
     let goal = |row| columns::goal(column, reports, row);

@@ -148,6 +148,28 @@ fn goals_are_about_writes_that_are_on_disk() {
 }
 
 #[test]
+fn the_floor_stands_beside_lone_writes_and_has_no_goals() {
+    let mut floor = report(Protocol::Floor, 100_000.0);
+    floor.results.truncate(1);
+    let mut reports = vec![
+        named("DEngine", report(Protocol::Dengine, 50_000.0)),
+        named("etcd", report(Protocol::Etcd, 5_000.0)),
+        named("floor", floor),
+    ];
+    let text = table::render(&reports);
+    let row = |name: &str| -> Vec<&str> {
+        let row = text.lines().find(|line| line.starts_with(name)).unwrap();
+        row.split('|').map(str::trim).skip(3).collect()
+    };
+    let lone = ["50,000", "5,000", "100,000", "10.0×", "0.50×", "4.00×", ""];
+    assert_eq!(row("| single-write"), lone);
+    let many = ["50,000", "5,000", "", "10.0×", "", "7.00×", ""];
+    assert_eq!(row("| write"), many);
+    reports.remove(1);
+    assert!(!table::render(&reports).contains("goal"));
+}
+
+#[test]
 fn labels_are_told_apart_by_their_files() {
     let report = || report(Protocol::Dengine, 1.0);
     let found = |report: Report, stem: &str| Found {

@@ -33,6 +33,9 @@ pub fn render(title: &str, reports: &[Named]) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use dengine_bench_model::profiles;
+    use dengine_bench_model::results::Protocol;
+
     use super::*;
     use crate::outcome::tests as sample;
 
@@ -57,6 +60,22 @@ mod tests {
     fn what_people_wrote_is_text_and_not_markup() {
         let html = render("<b>bold</b>", &[named("<i>x</i>")]).unwrap();
         assert!(!html.contains("<b>bold") && !html.contains("<i>x"));
+    }
+
+    #[test]
+    fn a_goal_is_about_being_beside_etcd() {
+        let single_write = profiles::profile("standard").unwrap().workloads[0];
+        let of = |label: &str, protocol| {
+            let mut named = named(label);
+            let result = &mut named.report.results[0];
+            (result.name, result.protocol) = (single_write.name.to_owned(), protocol);
+            named
+        };
+        let ours = || of("DEngine", Protocol::Dengine);
+        let beside_etcd = [ours(), of("etcd", Protocol::Etcd)];
+        assert!(render("t", &beside_etcd).unwrap().contains("goal 4×"));
+        let beside_floor = [ours(), of("floor", Protocol::Floor)];
+        assert!(!render("t", &beside_floor).unwrap().contains("goal 4×"));
     }
 
     #[test]

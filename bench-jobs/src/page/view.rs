@@ -185,7 +185,8 @@ fn card(reports: &[Named], row: &Row<'_>) -> Option<Card> {
         });
     };
     let ratio = columns::times_better(&THROUGHPUT, own.ops_per_second, other.ops_per_second)?;
-    let goal = columns::goal(&THROUGHPUT, reports, row);
+    let is_beside_etcd = reports.get(1).is_some_and(columns::is_of_etcd);
+    let goal = columns::goal(&THROUGHPUT, reports, row).filter(|_| is_beside_etcd);
     Some(Card {
         name: row.name.to_owned(),
         number: columns::times(ratio),

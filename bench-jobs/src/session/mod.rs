@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use bytes::Bytes;
 use dengine_bench_model::results::{
-    IdleServers, ReadConsistency, Report, RunResult, Shape, Workload,
+    IdleServers, Protocol, ReadConsistency, Report, RunResult, Shape, Workload,
 };
 use jiff::Timestamp;
 
@@ -134,10 +134,10 @@ impl<'a> Session<'a> {
 
     /// Before the first key is written: is there room, and what did runs leave that were killed?
     async fn begin(&mut self) -> anyhow::Result<()> {
-        if self.begun {
+        let (cli, options) = (self.cli, &self.cli.options);
+        if self.begun || Protocol::from(options.protocol).is_bound() {
             return Ok(());
         }
-        let (cli, options) = (self.cli, &self.cli.options);
         let need = space::needed(&cli.tasks(), self.folder.len(), options.load.repeat);
         if need.is_worth_a_question() && !options.ignore_space {
             let room = Facts::room(options.protocol.into(), &options.endpoints).await;

@@ -110,6 +110,7 @@ pub fn engine(result: &RunResult) -> String {
     let name = match result.protocol {
         Protocol::Dengine => "DEngine",
         Protocol::Etcd => "etcd",
+        Protocol::Floor => "floor",
     };
     format!("{name} {version}")
 }

@@ -1,15 +1,16 @@
-//! What is measured: connections to a cluster and what it says of itself. The two protocols meet
-//! here; everything outside this module is the same for both.
+//! What is measured: connections to a cluster and what it says of itself. The protocols meet here;
+//! everything outside this module is the same for all of them.
 
 mod dengine;
 mod etcd;
+pub mod floor;
 
 use std::future::Future;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use dengine_bench_model::results::{Protocol, ReadConsistency, Wire};
+use dengine_bench_model::results::{Protocol, ReadConsistency, Shape, Wire, Workload};
 use tokio::time::{Instant, sleep};
 
 /// How long to wait between two questions to a target that is not ready.
@@ -38,6 +39,19 @@ pub enum Target {
     Dengine(dengine::Connections),
     /// etcd's protocol.
     Etcd(etcd::Connections),
+    /// The floor of a lone write.
+    Floor(floor::Connection),
+}
+
+/// Whether a load can be asked of a target. Of a system every one can, if only to hear that it is
+/// [`unsupported`]; what the machine does at best is about one kind of load, and says nothing of
+/// others.
+#[must_use]
+pub fn is_about(protocol: Protocol, shape: &Shape) -> bool {
+    match protocol {
+        Protocol::Dengine | Protocol::Etcd => true,
+        Protocol::Floor => shape.workload == Workload::Put && shape.clients == 1,
+    }
 }
 
 /// Why a target cannot do this, if it cannot: it is never measured doing something else instead.
@@ -48,7 +62,7 @@ pub fn unsupported(
 ) -> Option<&'static str> {
     match (protocol, consistency) {
         (Protocol::Etcd, Some(ReadConsistency::Lease)) => Some("etcd has no lease reads"),
-        (Protocol::Dengine, _)
+        (Protocol::Dengine | Protocol::Floor, _)
         | (
             Protocol::Etcd,
             None | Some(ReadConsistency::Linearizable | ReadConsistency::Eventual),
@@ -65,6 +79,7 @@ impl Target {
         Ok(match connect.protocol {
             Protocol::Dengine => Target::Dengine(dengine::Connections::open(connect).await?),
             Protocol::Etcd => Target::Etcd(etcd::Connections::open(connect).await?),
+            Protocol::Floor => Target::Floor(floor::Connection::open(connect).await?),
         })
     }
 
@@ -74,6 +89,7 @@ impl Target {
         match self {
             Target::Dengine(connections) => Lane::Dengine(connections.lane(client)),
             Target::Etcd(connections) => Lane::Etcd(Box::new(connections.lane(client))),
+            Target::Floor(connection) => Lane::Floor(connection.lane()),
         }
     }
 }
@@ -113,7 +129,12 @@ pub enum Lane {
     Dengine(dengine::Lane),
     /// etcd's protocol.
     Etcd(Box<etcd::Lane>),
+    /// The floor of a lone write.
+    Floor(floor::Lane),
 }
+
+/// Where there are no keys.
+const NO_KEYS: &str = "the floor of a lone write keeps no keys";
 
 impl Lane {
     /// Deletes every key from `from` to just before `to`.
@@ -124,6 +145,10 @@ impl Lane {
         match self {
             Lane::Dengine(lane) => lane.delete(from, to).await,
             Lane::Etcd(lane) => lane.delete(from, to).await,
+            Lane::Floor(_) => Err(NotDeleted {
+                words: NO_KEYS.to_owned(),
+                is_refused: false,
+            }),
         }
     }
 
@@ -140,6 +165,7 @@ impl Lane {
         match self {
             Lane::Dengine(lane) => lane.keys(from, to, limit).await,
             Lane::Etcd(lane) => lane.keys(from, to, limit).await,
+            Lane::Floor(_) => Err(NO_KEYS.to_owned()),
         }
     }
 }
@@ -167,6 +193,7 @@ impl Way for Lane {
         match self {
             Lane::Dengine(lane) => lane.put(key, value.clone()).await,
             Lane::Etcd(lane) => lane.put(key, value).await,
+            Lane::Floor(lane) => lane.put(value).await,
         }
     }
 
@@ -174,6 +201,7 @@ impl Way for Lane {
         match self {
             Lane::Dengine(lane) => lane.get(key, fresh).await,
             Lane::Etcd(lane) => lane.get(key, fresh).await,
+            Lane::Floor(_) => Err(NO_KEYS.to_owned()),
         }
     }
 
@@ -181,6 +209,7 @@ impl Way for Lane {
         Ok(match self {
             Lane::Dengine(lane) => Events::Dengine(Box::new(lane.watch(key).await?)),
             Lane::Etcd(lane) => Events::Etcd(Box::new(lane.watch(key).await?)),
+            Lane::Floor(_) => return Err(NO_KEYS.to_owned()),
         })
     }
 }
@@ -250,6 +279,7 @@ impl Facts {
         match protocol {
             Protocol::Dengine => dengine::facts(endpoints).await,
             Protocol::Etcd => etcd::facts(endpoints).await,
+            Protocol::Floor => floor::facts(endpoints).await,
         }
     }
 
@@ -261,7 +291,7 @@ impl Facts {
     pub async fn room(protocol: Protocol, endpoints: &[String]) -> anyhow::Result<Option<Room>> {
         match protocol {
             Protocol::Dengine => dengine::room(endpoints).await,
-            Protocol::Etcd => Ok(None),
+            Protocol::Etcd | Protocol::Floor => Ok(None),
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Zeros are written in pieces of this size. The page cache may keep what one call wrote as one
 /// folio (ext4 since Linux 6.16, XFS for longer), and each small append later walks all blocks of
 /// the folio that it is in: with a mebibyte that took longer than the append itself.
-const WRITE_BYTES: u32 = 64 << 10;
+pub const FILL_BYTES: u32 = 64 << 10;
 
 /// The zeros that are due are written with about this many syncs, unless each would carry less than
 /// [`SYNC_BYTES_MIN`]. Where the filling keeps up with the log, each sync then carries half as much
@@ -22,7 +22,7 @@ const WRITE_BYTES: u32 = 64 << 10;
 const SYNCS: u32 = 4;
 const SYNC_BYTES_MIN: u32 = 1 << 20;
 
-static ZEROS: [u8; WRITE_BYTES as usize] = [0; WRITE_BYTES as usize];
+static ZEROS: [u8; FILL_BYTES as usize] = [0; FILL_BYTES as usize];
 
 /// An unused file of the usual segment size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +89,8 @@ impl<F: DiskFile> Filling<F> {
         let piece = (upto.saturating_sub(self.filled) / SYNCS).max(SYNC_BYTES_MIN);
         while self.filled < upto {
             let end = upto.min(self.filled.saturating_add(piece));
-            for at in (self.filled..end).step_by(WRITE_BYTES as usize) {
-                let bytes = WRITE_BYTES.min(end - at) as usize;
+            for at in (self.filled..end).step_by(FILL_BYTES as usize) {
+                let bytes = FILL_BYTES.min(end - at) as usize;
                 self.file.write_at(at.into(), &ZEROS[..bytes])?;
             }
             self.file.sync_data()?;

@@ -57,6 +57,7 @@ mod writer;
 
 pub use disk::{Disk, DiskError, DiskFile};
 pub use error::LogError;
+pub use files::FILL_BYTES;
 pub use format::{
     CONTEXT_BYTES_MAX, FORMAT_VERSION, SEGMENT_BYTES_MAX, SEGMENT_BYTES_UNIT, entry_bytes,
 };
