@@ -49,15 +49,18 @@ async fn measure(options: &Options) -> Result<()> {
     options.validate()?;
     let own_folder = own_folder()?;
     let programs = Programs {
-        tool: existing(own_folder.join("dengine-bench"))?,
+        tool: existing(&own_folder.join("dengine-bench"))?,
         embedded: own_folder.join("dengine-bench-embedded"),
+        bounds: own_folder.join("dengine-bench-bounds"),
         dengine: existing(
             options
                 .dengine
-                .clone()
-                .unwrap_or(own_folder.join("dengine")),
+                .as_ref()
+                .unwrap_or(&own_folder.join("dengine")),
         )?,
-        etcd: needs_etcd(options).then(programs::etcd).transpose()?,
+        etcd: has(options, System::Etcd)
+            .then(programs::etcd)
+            .transpose()?,
     };
     let results = results_folder(options)?;
     dengine_bench::disk::must_be_real(&results)
@@ -86,8 +89,8 @@ async fn measure(options: &Options) -> Result<()> {
     bench.compare(&files).await
 }
 
-fn needs_etcd(options: &Options) -> bool {
-    let has = |scenario: &Scenario| options.systems(*scenario).contains(&System::Etcd);
+fn has(options: &Options, system: System) -> bool {
+    let has = |scenario: &Scenario| options.systems(*scenario).contains(&system);
     options.scenarios().iter().any(has)
 }
 
@@ -95,6 +98,7 @@ fn needs_etcd(options: &Options) -> bool {
 struct Programs {
     tool: PathBuf,
     embedded: PathBuf,
+    bounds: PathBuf,
     dengine: PathBuf,
     etcd: Option<PathBuf>,
 }
@@ -168,6 +172,7 @@ impl Bench<'_> {
         match (system, &self.programs.etcd) {
             (System::Etcd, Some(etcd)) => Servers::etcd(etcd, &data, members).await,
             (System::Etcd, None) => bail!("etcd was not asked for"),
+            (System::Floor, _) => Servers::floor(&existing(&self.programs.bounds)?, &data, members),
             (System::Dengine, _) => {
                 let server = Dengine {
                     program: &self.programs.dengine,
@@ -281,13 +286,13 @@ fn own_folder() -> Result<PathBuf> {
         .to_owned())
 }
 
-fn existing(program: PathBuf) -> Result<PathBuf> {
+fn existing(program: &Path) -> Result<PathBuf> {
     ensure!(
         program.is_file(),
         "{} is not there: build the workspace first (make bench does)",
         program.display()
     );
-    Ok(program)
+    Ok(program.to_owned())
 }
 
 /// A new folder for each call, so that no earlier result is lost.
@@ -320,12 +325,16 @@ fn warn_if_busy() {
 
 /// Says so when the systems do not promise the same.
 fn warn_if_unlike(options: &Options) {
-    if options.durability == Durability::MemoryFirst && needs_etcd(options) {
+    let synced = [System::Etcd, System::Floor];
+    let others = synced.into_iter().filter(|it| has(options, *it));
+    let others: Vec<_> = others.map(System::protocol).collect();
+    if options.durability == Durability::MemoryFirst && !others.is_empty() {
         let step = Step::start("The systems do not promise the same");
-        step.done(
-            "DEngine acknowledges writes from memory, etcd from its disks: no ratio of writes is a \
-             comparison; --system dengine (SYSTEM=dengine) leaves etcd out",
-        );
+        let others = others.join(" and ");
+        step.done(format_args!(
+            "DEngine acknowledges writes from memory, {others} from disks: no ratio of writes is a \
+             comparison; --system dengine (SYSTEM=dengine) leaves {others} out",
+        ));
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser as _, ValueEnum};
+use dengine_bench::cli::Cli;
 use dengine_bench_model::profiles::PROFILES;
 
 /// Flags of the tool that are about a target, which the embedded load does not have.
@@ -42,9 +43,10 @@ pub struct Options {
     /// Under which circumstances; repeated or separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_value = "cluster")]
     scenario: Vec<Scenario>,
-    /// What is measured; repeated or separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["dengine", "etcd"])]
-    pub(super) system: Vec<System>,
+    /// What is measured; repeated or separated by commas [default: dengine and etcd, and where the
+    /// load has a lone client's writes, the floor]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    system: Vec<System>,
     /// When DEngine acknowledges a write; etcd syncs every write, whatever this says
     #[arg(long, value_enum, default_value_t = Durability::Fsync)]
     pub(super) durability: Durability,
@@ -121,14 +123,21 @@ pub(super) enum System {
     Dengine,
     /// etcd, built from its Go module.
     Etcd,
+    /// No system, but what this machine does at best for a lone write: three processes that append,
+    /// sync and answer.
+    Floor,
 }
 
 impl System {
+    /// In the order in which results show them.
+    const ALL: [Self; 3] = [Self::Dengine, Self::Etcd, Self::Floor];
+
     /// As results call it.
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Dengine => "DEngine",
             Self::Etcd => "etcd 3.6",
+            Self::Floor => "floor",
         }
     }
 
@@ -137,6 +146,7 @@ impl System {
         match self {
             Self::Dengine => "dengine",
             Self::Etcd => "etcd",
+            Self::Floor => "floor",
         }
     }
 }
@@ -179,12 +189,35 @@ impl Options {
     /// What is measured under these circumstances.
     pub(super) fn systems(&self, scenario: Scenario) -> Vec<System> {
         let here = |system: &System| *system == System::Dengine || scenario != Scenario::Embedded;
-        let asked_for = |system: &System| self.system.contains(system);
-        [System::Dengine, System::Etcd]
-            .into_iter()
-            .filter(here)
-            .filter(asked_for)
-            .collect()
+        let asked_for = |system: &System| match self.system.is_empty() {
+            true => self.joins(*system),
+            false => self.system.contains(system),
+        };
+        let systems = System::ALL.into_iter().filter(here);
+        systems.filter(asked_for).collect()
+    }
+
+    /// Whether it is measured although nobody named it: both systems are, and what this machine
+    /// does at best beside them, where they do the same.
+    fn joins(&self, system: System) -> bool {
+        match system {
+            System::Dengine | System::Etcd => true,
+            System::Floor => {
+                self.durability == Durability::Fsync && !self.serve && self.is_about(system)
+            }
+        }
+    }
+
+    /// Whether the load has a workload that can be asked of it.
+    fn is_about(&self, system: System) -> bool {
+        self.tool(system).is_ok_and(|cli| !cli.tasks().is_empty())
+    }
+
+    /// The tool's command line for a system, but for what is only known once that runs.
+    fn tool(&self, system: System) -> Result<Cli, clap::Error> {
+        let line = ["dengine-bench".to_owned(), "run".to_owned()].into_iter();
+        let protocol = ["--protocol".to_owned(), system.protocol().to_owned()];
+        Cli::try_parse_from(line.chain(self.load()).chain(protocol))
     }
 
     /// Says what cannot be done before anything is started.
@@ -202,7 +235,7 @@ impl Options {
         }
         if self.baseline.is_some() {
             ensure!(
-                scenarios.len() == 1 && self.system.contains(&System::Dengine),
+                scenarios.len() == 1 && self.systems(scenarios[0]).contains(&System::Dengine),
                 "--baseline is about DEngine in one scenario: give one --scenario, and dengine as \
                  a --system"
             );
@@ -217,10 +250,12 @@ impl Options {
             return Ok(());
         }
         // The tool itself would say so only when the members run.
-        let line = ["dengine-bench".to_owned(), "run".to_owned()].into_iter();
-        let cli = dengine_bench::cli::Cli::try_parse_from(line.chain(self.load()));
-        if let Err(error) = cli.and_then(|cli| cli.validate()) {
-            bail!("{}", in_words(&error));
+        let systems = scenarios.iter().flat_map(|it| self.systems(*it));
+        for system in systems {
+            let cli = self.tool(system);
+            if let Err(error) = cli.and_then(|cli| cli.validate()) {
+                bail!("{}", in_words(&error));
+            }
         }
         Ok(())
     }
@@ -253,8 +288,8 @@ impl Options {
     pub(super) fn load_on(&self, system: System, scenario: Scenario) -> Vec<String> {
         let mut flags = self.load();
         flags.extend(self.wire.iter().map(|wire| format!("--wire={wire}")));
-        // etcd's protocol leaves no choice.
-        if system == System::Etcd {
+        // Others leave no choice.
+        if system != System::Dengine {
             flags.retain(|flag| !flag.starts_with("--wire"));
         }
         if scenario == Scenario::Embedded {
@@ -320,11 +355,38 @@ mod tests {
         let all = parse("--scenario all --profile t4").unwrap();
         assert_eq!(names(&all), ["single", "cluster", "embedded"]);
         let both = [System::Dengine, System::Etcd];
-        assert_eq!(all.systems(Scenario::Single), both);
+        assert_eq!(all.systems(Scenario::Single)[..2], both);
         assert_eq!(all.systems(Scenario::Embedded), both[..1]);
         let two = parse("--scenario cluster,single --system dengine").unwrap();
         assert_eq!(names(&two), ["cluster", "single"]);
         assert_eq!(two.systems(Scenario::Cluster), both[..1]);
+    }
+
+    #[test]
+    fn the_floor_joins_where_a_lone_client_writes_to_disk() {
+        let systems = |line: &str| parse(line).unwrap().systems(Scenario::Cluster);
+        let all = [System::Dengine, System::Etcd, System::Floor];
+        for line in [
+            "",
+            "--profile quick",
+            "--profile t4",
+            "--workload seq-put,par-put",
+        ] {
+            assert_eq!(systems(line), all, "{line}");
+        }
+        for line in [
+            "--profile dense",
+            "--workload par-put",
+            "--durability memory-first",
+        ] {
+            assert_eq!(systems(line), all[..2], "{line}");
+        }
+        assert_eq!(
+            systems("--system floor,dengine"),
+            [System::Dengine, System::Floor]
+        );
+        let named = "--system floor --durability memory-first";
+        assert_eq!(systems(named), [System::Floor]);
     }
 
     #[test]
@@ -361,6 +423,10 @@ mod tests {
             ("--system etcd --baseline a.json", "dengine as a --system"),
             ("--durability none", "memory-first"),
             ("--wire json", "unary"),
+            (
+                "--system dengine,floor --profile dense",
+                "writes of one client",
+            ),
             ("--serve", "one --system"),
             (
                 "--serve --system dengine --scenario embedded",

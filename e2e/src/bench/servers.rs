@@ -116,6 +116,29 @@ impl Servers {
         Ok(servers)
     }
 
+    /// The floor of a lone write: the first process, and its followers.
+    pub(super) fn floor(program: &Path, data: &Path, members: usize) -> Result<Self> {
+        let step = Step::start(format!("Floor: {members} processes"));
+        let mut servers = Self::in_folder(data)?;
+        let addresses = free_addresses::<3>()?;
+        let addresses = &addresses[..members];
+        for (place, address) in addresses.iter().enumerate() {
+            let number = place + 1;
+            let mut serve = held(program);
+            serve
+                .args(["floor", "--listen", address, "--data-dir"])
+                .arg(data.join(number.to_string()));
+            let followers = addresses.iter().skip(1).filter(|_| place == 0);
+            for follower in followers {
+                serve.args(["--follower", follower]);
+            }
+            servers.start(serve, address.clone(), number)?;
+        }
+        // The tool waits until the first one has reached the others.
+        step.done(servers.endpoints());
+        Ok(servers)
+    }
+
     fn in_folder(data: &Path) -> Result<Self> {
         fs_err::create_dir_all(data)?;
         Ok(Self {
