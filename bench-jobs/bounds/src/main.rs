@@ -1,6 +1,9 @@
 //! What a machine does at best, for `make bench` to stand beside the systems: processes that do
 //! what no system could leave out, and nothing else.
+//!
+//! Of a lone write that is a floor of the latency; of unary reads, a ceiling of the throughput.
 
+mod echo;
 mod floor;
 mod followers;
 mod journal;
@@ -11,7 +14,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use crate::echo::EchoArgs;
 use crate::floor::FloorArgs;
+
+/// As the `dengine` program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Serve what a machine does at best, for dengine-bench to measure
 #[derive(Parser, Debug)]
@@ -26,6 +34,9 @@ enum Bound {
     /// Be a process of the floor of a lone write: `dengine-bench --protocol floor` asks the one
     /// that is told of followers, or one alone
     Floor(FloorArgs),
+    /// Answer reads of DEngine's protocol, one RPC each, at once and always with the same value:
+    /// `dengine-bench --protocol echo`
+    Echo(EchoArgs),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +53,7 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<()> {
     match &cli.bound {
         Bound::Floor(args) => floor::serve(args),
+        Bound::Echo(args) => echo::serve(args),
     }
 }
 

@@ -10,6 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use dengine_bench::target::{Connect, Facts, Target, Way as _};
 use dengine_bench_model::results::{Protocol, ReadConsistency, Wire};
+use dengine_protocol::v1::GetRequest;
+use dengine_protocol::v1::kv_client::KvClient;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -151,4 +153,43 @@ async fn a_floor_without_its_followers_answers_nothing() {
     drop(other);
     let mut lane = target.lane(0);
     lane.put(Bytes::new(), &value(1)).await.unwrap_err();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_echo_answers_every_read_and_no_write() {
+    let addresses: [String; 2] = addresses();
+    let _servers = addresses
+        .each_ref()
+        .map(|address| Process::start(address, &["echo", "--value-size", "300"]));
+    let target = connected(Protocol::Echo, addresses.to_vec()).await;
+    for client in 0..4 {
+        let mut lane = target.lane(client);
+        for fresh in [
+            ReadConsistency::Linearizable,
+            ReadConsistency::Lease,
+            ReadConsistency::Eventual,
+        ] {
+            let found = lane.get(value(client as u64), fresh).await.unwrap();
+            assert!(found.exists && found.revision > 0, "{found:?}");
+        }
+        let refused = lane.put(value(0), &value(0)).await.unwrap_err();
+        assert!(refused.contains("Kv.Get alone"), "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_echo_answers_with_a_value_of_the_size_that_is_asked_for() {
+    let [address] = addresses();
+    let _server = Process::start(&address, &["echo", "--value-size", "300"]);
+    let endpoints = vec![address.clone()];
+    connected(Protocol::Echo, endpoints).await;
+    let mut kv = KvClient::connect(format!("http://{address}"))
+        .await
+        .unwrap();
+    let request = GetRequest {
+        key: value(7),
+        ..GetRequest::default()
+    };
+    let got = kv.get(request).await.unwrap().into_inner().kv.unwrap();
+    assert_eq!((got.key, got.value.len()), (value(7), 300));
 }

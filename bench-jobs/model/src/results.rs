@@ -282,6 +282,10 @@ pub enum Protocol {
     /// No system, but what the machine does at best for a lone write. No custom resource has it.
     #[cfg_attr(feature = "schemars", schemars(skip))]
     Floor,
+    /// No system, but a server of DEngine's own protocol that only echoes. No custom resource has
+    /// it.
+    #[cfg_attr(feature = "schemars", schemars(skip))]
+    Echo,
 }
 
 impl Protocol {
@@ -291,6 +295,7 @@ impl Protocol {
             Self::Dengine => "dengine",
             Self::Etcd => "etcd",
             Self::Floor => "floor",
+            Self::Echo => "echo",
         }
     }
 
@@ -299,7 +304,7 @@ impl Protocol {
     pub fn is_bound(self) -> bool {
         match self {
             Self::Dengine | Self::Etcd => false,
-            Self::Floor => true,
+            Self::Floor | Self::Echo => true,
         }
     }
 }

@@ -287,6 +287,7 @@ impl Options {
     pub fn wire(&self) -> Option<Wire> {
         match (self.protocol, self.wire) {
             (ProtocolArg::Etcd | ProtocolArg::Floor, _) => None,
+            (ProtocolArg::Echo, _) => Some(Wire::Unary),
             (ProtocolArg::Dengine, Some(WireArg::Unary)) => Some(Wire::Unary),
             (ProtocolArg::Dengine, _) => Some(Wire::Pipelined),
         }

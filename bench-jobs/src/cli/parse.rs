@@ -42,7 +42,10 @@ impl Cli {
         check_shapes(&self.tasks(), self.options.load.repeat)?;
         require(
             self.options.protocol == ProtocolArg::Dengine || self.options.wire.is_none(),
-            || "--wire is about DEngine's own protocol; others have no choice".to_owned(),
+            || {
+                "--wire is about DEngine's own protocol; others have no choice: leave it out"
+                    .to_owned()
+            },
         )?;
         let endpoints = &self.options.endpoints;
         require(
@@ -66,6 +69,9 @@ impl Cli {
                 ProtocolArg::Floor => {
                     "--protocol floor is about the writes of one client: use put with --clients 1, \
                      or run with --workload seq-put"
+                }
+                ProtocolArg::Echo => {
+                    "--protocol echo is about reads: use range, or run with --workload par-get"
                 }
             };
             words.to_owned()

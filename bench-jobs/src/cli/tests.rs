@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches};
-use dengine_bench_model::results::Workload;
+use dengine_bench_model::results::{Wire, Workload};
 
 use super::values::parse_duration;
 use super::*;
@@ -56,13 +56,6 @@ fn contradictions_are_named() {
         ("put --rate 0", "--rate"),
         ("put --repeat 0", "--repeat"),
         ("put --protocol etcd --wire unary", "--wire"),
-        ("put --protocol floor --wire unary", "--wire"),
-        ("put --protocol floor --clients 2", "writes of one client"),
-        ("range --protocol floor", "writes of one client"),
-        (
-            "run --profile dense --protocol floor",
-            "writes of one client",
-        ),
         #[cfg(feature = "kubernetes")]
         ("put --run-id 1", "--report-to"),
         #[cfg(feature = "kubernetes")]
@@ -128,12 +121,44 @@ fn a_profile_is_all_of_its_workloads_in_order() {
 }
 
 #[test]
+fn what_a_bound_is_not_about_is_named() {
+    for (line, what) in [
+        ("put --protocol floor --wire unary", "--wire"),
+        ("put --protocol floor --clients 2", "writes of one client"),
+        ("range --protocol floor", "writes of one client"),
+        (
+            "run --profile dense --protocol floor",
+            "writes of one client",
+        ),
+        ("put --protocol echo", "about reads"),
+        ("range --protocol echo --wire unary", "--wire"),
+    ] {
+        let error = parse(&format!("dengine-bench {line}")).unwrap_err();
+        assert!(error.to_string().contains(what), "{line}: {error}");
+        assert_eq!(error.exit_code(), 2);
+    }
+}
+
+#[test]
 fn the_floor_measures_what_it_is_about_and_nothing_else() {
     let line = "dengine-bench run --profile standard --protocol floor";
     let cli = parse(line).unwrap();
     let names: Vec<_> = cli.tasks().into_iter().map(|task| task.name).collect();
     assert_eq!(names, ["single-write"]);
     assert!(parse("dengine-bench run --list --protocol floor").is_ok());
+}
+
+#[test]
+fn the_echo_measures_unary_reads_and_nothing_else() {
+    let cli = parse("dengine-bench run --profile standard --protocol echo").unwrap();
+    let tasks = cli.tasks();
+    assert_eq!(tasks.len(), 4);
+    assert!(
+        tasks
+            .iter()
+            .all(|task| task.shape.workload == Workload::Range)
+    );
+    assert_eq!(cli.options.wire(), Some(Wire::Unary));
 }
 
 #[test]

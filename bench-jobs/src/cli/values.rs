@@ -18,6 +18,8 @@ pub enum ProtocolArg {
     Etcd,
     /// Lower bound of a lone write's latency: processes of `dengine-bench-bounds floor`
     Floor,
+    /// Upper bound of unary reads: servers of `dengine-bench-bounds echo`
+    Echo,
 }
 
 impl From<ProtocolArg> for Protocol {
@@ -26,6 +28,7 @@ impl From<ProtocolArg> for Protocol {
             ProtocolArg::Dengine => Protocol::Dengine,
             ProtocolArg::Etcd => Protocol::Etcd,
             ProtocolArg::Floor => Protocol::Floor,
+            ProtocolArg::Echo => Protocol::Echo,
         }
     }
 }

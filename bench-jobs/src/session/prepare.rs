@@ -67,7 +67,7 @@ impl Session<'_> {
             Workload::Range | Workload::Mixed => true,
             Workload::Put | Workload::Watch => false,
         };
-        if reads {
+        if reads && !frame.protocol.is_bound() {
             let filled = match self.filled.filter(|filled| filled.serves(&shape)) {
                 Some(filled) => filled,
                 None => self.fill(&connect, frame).await?,

@@ -111,6 +111,7 @@ pub fn engine(result: &RunResult) -> String {
         Protocol::Dengine => "DEngine",
         Protocol::Etcd => "etcd",
         Protocol::Floor => "floor",
+        Protocol::Echo => "echo",
     };
     format!("{name} {version}")
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use dengine_bench_model::results::{ReadConsistency, Wire};
+use dengine_bench_model::results::{Protocol, ReadConsistency, Wire};
 use dengine_client::proto::MembersResponse;
 use dengine_client::{
     AdminClient, AdminOptions, Client, ClientOptions, Consistency, Error, KeyRange, RangeQuery,
@@ -149,6 +149,37 @@ pub(super) async fn facts(endpoints: &[String]) -> anyhow::Result<Facts> {
     facts.leader = leader(&members);
     facts.members = names(&members);
     Ok(facts)
+}
+
+/// A server that only echoes knows of no members and of no leader: each answers a read.
+pub(super) async fn facts_of_echo(endpoints: &[String]) -> anyhow::Result<Facts> {
+    let name = |place: usize| format!("echo-{}", place + 1);
+    for endpoint in endpoints {
+        let connect = Connect {
+            protocol: Protocol::Echo,
+            wire: Wire::Unary,
+            endpoints: vec![endpoint.clone()],
+            connections: 1,
+            request_timeout: Duration::from_secs(5),
+            retry: false,
+        };
+        let lane = Connections::open(&connect).await?.lane(0);
+        let key = Bytes::from_static(b"ready?");
+        let got = lane.get(key, ReadConsistency::Eventual).await;
+        let got = got.map_err(anyhow::Error::msg);
+        got.with_context(|| format!("echo at {endpoint}"))?;
+    }
+    let leader = endpoints.first().map(|address| Leader {
+        name: name(0),
+        address: address.clone(),
+    });
+    Ok(Facts {
+        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        durability: None,
+        term: 0,
+        leader,
+        members: (0..endpoints.len()).map(name).collect(),
+    })
 }
 
 /// How often a member is asked that does not answer: it may be slow for a moment.

@@ -35,7 +35,7 @@ pub struct Connect {
 
 /// Open connections.
 pub enum Target {
-    /// DEngine's protocol.
+    /// DEngine's protocol, a server that only echoes included.
     Dengine(dengine::Connections),
     /// etcd's protocol.
     Etcd(etcd::Connections),
@@ -51,6 +51,7 @@ pub fn is_about(protocol: Protocol, shape: &Shape) -> bool {
     match protocol {
         Protocol::Dengine | Protocol::Etcd => true,
         Protocol::Floor => shape.workload == Workload::Put && shape.clients == 1,
+        Protocol::Echo => shape.workload == Workload::Range,
     }
 }
 
@@ -62,7 +63,7 @@ pub fn unsupported(
 ) -> Option<&'static str> {
     match (protocol, consistency) {
         (Protocol::Etcd, Some(ReadConsistency::Lease)) => Some("etcd has no lease reads"),
-        (Protocol::Dengine | Protocol::Floor, _)
+        (Protocol::Dengine | Protocol::Floor | Protocol::Echo, _)
         | (
             Protocol::Etcd,
             None | Some(ReadConsistency::Linearizable | ReadConsistency::Eventual),
@@ -77,7 +78,9 @@ impl Target {
     /// If none could be opened, or an endpoint is no address.
     pub async fn connect(connect: &Connect) -> anyhow::Result<Self> {
         Ok(match connect.protocol {
-            Protocol::Dengine => Target::Dengine(dengine::Connections::open(connect).await?),
+            Protocol::Dengine | Protocol::Echo => {
+                Target::Dengine(dengine::Connections::open(connect).await?)
+            }
             Protocol::Etcd => Target::Etcd(etcd::Connections::open(connect).await?),
             Protocol::Floor => Target::Floor(floor::Connection::open(connect).await?),
         })
@@ -280,6 +283,7 @@ impl Facts {
             Protocol::Dengine => dengine::facts(endpoints).await,
             Protocol::Etcd => etcd::facts(endpoints).await,
             Protocol::Floor => floor::facts(endpoints).await,
+            Protocol::Echo => dengine::facts_of_echo(endpoints).await,
         }
     }
 
@@ -291,7 +295,7 @@ impl Facts {
     pub async fn room(protocol: Protocol, endpoints: &[String]) -> anyhow::Result<Option<Room>> {
         match protocol {
             Protocol::Dengine => dengine::room(endpoints).await,
-            Protocol::Etcd | Protocol::Floor => Ok(None),
+            Protocol::Etcd | Protocol::Floor | Protocol::Echo => Ok(None),
         }
     }
 
