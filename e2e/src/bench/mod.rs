@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dengine_bench::files;
+use dengine_bench_model::profiles::VALUE_SIZE;
 use dengine_local_kubernetes::programs;
 use dengine_local_kubernetes::progress::Step;
 use tokio::process::Command;
@@ -173,6 +174,11 @@ impl Bench<'_> {
             (System::Etcd, Some(etcd)) => Servers::etcd(etcd, &data, members).await,
             (System::Etcd, None) => bail!("etcd was not asked for"),
             (System::Floor, _) => Servers::floor(&existing(&self.programs.bounds)?, &data, members),
+            (System::Echo, _) => {
+                // By hand, any load may follow.
+                let value = self.options.value_size().unwrap_or(VALUE_SIZE);
+                Servers::echo(&existing(&self.programs.bounds)?, &data, members, value)
+            }
             (System::Dengine, _) => {
                 let server = Dengine {
                     program: &self.programs.dengine,

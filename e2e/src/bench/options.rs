@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser as _, ValueEnum};
 use dengine_bench::cli::Cli;
@@ -43,8 +43,8 @@ pub struct Options {
     /// Under which circumstances; repeated or separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_value = "cluster")]
     scenario: Vec<Scenario>,
-    /// What is measured; repeated or separated by commas [default: dengine and etcd, and where the
-    /// load has a lone client's writes, the floor]
+    /// What is measured; repeated or separated by commas [default: dengine and etcd; the floor
+    /// where the load has a lone client's writes; the echo where it has reads, with --wire unary]
     #[arg(long, value_enum, value_delimiter = ',')]
     system: Vec<System>,
     /// When DEngine acknowledges a write; etcd syncs every write, whatever this says
@@ -126,11 +126,13 @@ pub(super) enum System {
     /// No system, but what this machine does at best for a lone write: three processes that append,
     /// sync and answer.
     Floor,
+    /// No system, but the ceiling of unary reads: servers that answer at once.
+    Echo,
 }
 
 impl System {
     /// In the order in which results show them.
-    const ALL: [Self; 3] = [Self::Dengine, Self::Etcd, Self::Floor];
+    const ALL: [Self; 4] = [Self::Dengine, Self::Etcd, Self::Floor, Self::Echo];
 
     /// As results call it.
     pub(super) fn label(self) -> &'static str {
@@ -138,6 +140,7 @@ impl System {
             Self::Dengine => "DEngine",
             Self::Etcd => "etcd 3.6",
             Self::Floor => "floor",
+            Self::Echo => "echo",
         }
     }
 
@@ -147,6 +150,7 @@ impl System {
             Self::Dengine => "dengine",
             Self::Etcd => "etcd",
             Self::Floor => "floor",
+            Self::Echo => "echo",
         }
     }
 }
@@ -205,12 +209,25 @@ impl Options {
             System::Floor => {
                 self.durability == Durability::Fsync && !self.serve && self.is_about(system)
             }
+            System::Echo => {
+                self.wire.as_deref() == Some("unary") && !self.serve && self.is_about(system)
+            }
         }
     }
 
     /// Whether the load has a workload that can be asked of it.
     fn is_about(&self, system: System) -> bool {
         self.tool(system).is_ok_and(|cli| !cli.tasks().is_empty())
+    }
+
+    /// Bytes of the values that are read.
+    ///
+    /// # Errors
+    /// Nothing is.
+    pub(super) fn value_size(&self) -> Result<u32> {
+        let tasks = self.tool(System::Echo)?.tasks();
+        let first = tasks.first().context("the load has no reads")?;
+        Ok(first.shape.value_size)
     }
 
     /// The tool's command line for a system, but for what is only known once that runs.
@@ -390,6 +407,19 @@ mod tests {
     }
 
     #[test]
+    fn the_echo_joins_where_reads_are_unary() {
+        let systems = |line: &str| parse(line).unwrap().systems(Scenario::Cluster);
+        let has = |line: &str| systems(line).contains(&System::Echo);
+        assert!(has("--wire unary") && has("--wire unary --workload par-get,seq-put"));
+        assert!(!has("") && !has("--wire pipelined") && !has("--wire unary --workload seq-put"));
+        assert_eq!(systems("--system echo"), [System::Echo]);
+        let sized = parse("--system echo --workload par-get --bench-arg=--value-size=99").unwrap();
+        assert_eq!(sized.value_size().unwrap(), 99);
+        let load = sized.load_on(System::Echo, Scenario::Cluster);
+        assert_eq!(load, ["--workload=par-get", "--value-size=99"]);
+    }
+
+    #[test]
     fn what_a_person_says_reaches_the_tool() {
         let line = "--workload seq-put,mixed --total 99 --clients 8 --warm-up 5s --repeat 3 \
                     --wire unary --bench-arg=--read-percent=50";
@@ -427,6 +457,7 @@ mod tests {
                 "--system dengine,floor --profile dense",
                 "writes of one client",
             ),
+            ("--system echo --workload seq-put", "about reads"),
             ("--serve", "one --system"),
             (
                 "--serve --system dengine --scenario embedded",

@@ -139,6 +139,22 @@ impl Servers {
         Ok(servers)
     }
 
+    /// Servers that answer reads at once.
+    pub(super) fn echo(program: &Path, data: &Path, members: usize, value: u32) -> Result<Self> {
+        let step = Step::start(format!("Echo: {members} servers"));
+        let mut servers = Self::in_folder(data)?;
+        let addresses = free_addresses::<3>()?;
+        for (place, address) in addresses.iter().take(members).enumerate() {
+            let mut serve = held(program);
+            serve
+                .args(["echo", "--listen", address])
+                .args(["--value-size", &value.to_string()]);
+            servers.start(serve, address.clone(), place + 1)?;
+        }
+        step.done(servers.endpoints());
+        Ok(servers)
+    }
+
     fn in_folder(data: &Path) -> Result<Self> {
         fs_err::create_dir_all(data)?;
         Ok(Self {
