@@ -123,10 +123,9 @@ pub(super) enum System {
     Dengine,
     /// etcd, built from its Go module.
     Etcd,
-    /// No system, but what this machine does at best for a lone write: three processes that append,
-    /// sync and answer.
+    /// Lower bound of a lone write's latency: processes that append, sync and answer.
     Floor,
-    /// No system, but the ceiling of unary reads: servers that answer at once.
+    /// Upper bound of unary reads: servers that answer at once.
     Echo,
 }
 
@@ -270,10 +269,30 @@ impl Options {
         let systems = scenarios.iter().flat_map(|it| self.systems(*it));
         for system in systems {
             let cli = self.tool(system);
+            if let Ok(cli) = &cli {
+                self.must_be_about(system, cli)?;
+            }
             if let Err(error) = cli.and_then(|cli| cli.validate()) {
                 bail!("{}", in_words(&error));
             }
         }
+        Ok(())
+    }
+
+    /// The tool would name a flag that nobody typed here.
+    fn must_be_about(&self, system: System, cli: &Cli) -> Result<()> {
+        let (about, such_as) = match system {
+            System::Dengine | System::Etcd => return Ok(()),
+            System::Floor => ("writes of one client", "seq-put"),
+            System::Echo => ("reads", "par-get"),
+        };
+        ensure!(
+            !cli.tasks().is_empty(),
+            "system {name} is about {about}, and {load} has none: leave {name} out of --system, or \
+             measure another load, such as --profile standard or --workload {such_as}",
+            name = system.protocol(),
+            load = self.title(),
+        );
         Ok(())
     }
 
@@ -282,7 +301,7 @@ impl Options {
     pub(super) fn rounds(&self, scenario: Scenario) -> u32 {
         match scenario {
             Scenario::Embedded => 1,
-            _ => self.repeat,
+            Scenario::Single | Scenario::Cluster | Scenario::All => self.repeat,
         }
     }
 
@@ -458,6 +477,15 @@ mod tests {
                 "writes of one client",
             ),
             ("--system echo --workload seq-put", "about reads"),
+            ("--system echo --workload seq-put", "--workload par-get"),
+            (
+                "--system floor --workload mixed",
+                "leave floor out of --system",
+            ),
+            (
+                "--system floor --scenario embedded",
+                "add dengine to --system",
+            ),
             ("--serve", "one --system"),
             (
                 "--serve --system dengine --scenario embedded",
