@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::Args;
 use dengine::config::{self, Config, ConfigOverrides};
 use dengine::error::{Fatal, StartError};
-use dengine::node::Node;
+use dengine::node::{self, Node};
 use dengine::server::{self, Listeners, NicerThreads, ServeError};
 use dengine::{files, telemetry};
 use tokio::runtime::Runtime;
@@ -69,6 +69,7 @@ fn runtime() -> io::Result<Runtime> {
     }
     builder
         .enable_all()
+        .on_thread_start(node::lend_thread)
         .event_interval(server::TASKS_BETWEEN_EVENTS)
         .build()
 }

@@ -68,6 +68,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use waiters::Waiters;
 pub(crate) use worker::Worker;
+pub use worker::lend_thread;
 
 pub use status::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};
 

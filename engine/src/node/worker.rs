@@ -8,8 +8,9 @@
 //! took long, and comes back once it has been quiet for a moment; so a disk that hangs stops one
 //! caller, and whoever comes later finds the queue.
 //!
-//! Whoever stands in is a thread that handed something over and has nothing else to do until it is
-//! seen to ([`Worker::send_and_work`]); it holds no lock. What it gives to other workers meanwhile
+//! Whoever stands in is a thread that may ([`lend_thread`]): one of the program's own, of which there
+//! are several, with no lower priority than the worker's. It has handed something over and has
+//! nothing else to do until that is seen to ([`Worker::send_and_work`]), and holds no lock. What it gives to other workers meanwhile
 //! ([`Worker::send`]) is worked off once it is through with the present one, in their
 //! [order](Work::ORDER): what waits for nothing comes first, so that no worker's place is kept from
 //! its thread while another one waits for a disk.
@@ -17,7 +18,7 @@
 use super::metrics;
 use crate::error::Fatal;
 use dengine_raft::channel::{Loan, Receiver, Rest, Sender, channel};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{RecvTimeoutError, SendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -163,13 +164,14 @@ impl<T> Worker<T> {
         Ok(())
     }
 
-    /// Sends all of them, side by side, and does what follows if its thread has nothing to do. The
-    /// caller holds no lock, and waits for what becomes of them.
+    /// Sends all of them, side by side, and does what follows if this thread may and the worker's
+    /// sleeps. The caller holds no lock, and waits for what becomes of them.
     ///
     /// # Errors
     /// The worker has ended; here they are again.
     pub(crate) fn send_and_work(&self, items: Vec<T>) -> Result<(), SendError<Vec<T>>> {
-        if items.len() > FEW_ITEMS || !items.iter().all(|item| self.place.is_little(item)) {
+        let little = items.len() <= FEW_ITEMS && items.iter().all(|it| self.place.is_little(it));
+        if !little || !IS_LENT.get() {
             return self.queue.send_all(items);
         }
         if let Some(loan) = self.queue.send_all_or_borrow(items)? {
@@ -327,7 +329,14 @@ struct Agenda {
     turns: Vec<(u8, Box<dyn FnOnce()>)>,
 }
 
+/// From now on this thread may work in the place of members' threads, and wait for their disks.
+/// Another thread is to serve what this one would meanwhile; its priority is to be the usual one.
+pub fn lend_thread() {
+    IS_LENT.set(true);
+}
+
 thread_local! {
+    static IS_LENT: Cell<bool> = const { Cell::new(false) };
     /// `Some` while this thread stands in for workers.
     static AGENDA: RefCell<Option<Agenda>> = const { RefCell::new(None) };
 }
@@ -437,6 +446,7 @@ mod tests {
     }
 
     fn working(next: Option<Worker<u8>>) -> (Worker<u8>, Hall) {
+        lend_thread();
         let (fatal, told_fatal) = watch::channel(None);
         let (worker, hired) = worker(fatal);
         let (told, came) = mpsc::channel();
@@ -495,6 +505,9 @@ mod tests {
         worker.send_and_work(many.clone()).unwrap();
         assert!(many.iter().all(|item| hall.by_thread(*item)));
         hall.by_caller(&worker, 6);
+        IS_LENT.set(false);
+        worker.send_and_work(vec![7]).unwrap();
+        assert!(hall.by_thread(7), "this is somebody else's thread");
         drop(worker);
         hall.finished.recv_timeout(LONG).unwrap();
         hall.thread.join().unwrap();

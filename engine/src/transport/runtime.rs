@@ -3,6 +3,7 @@
 
 use crate::connections::TASKS_BETWEEN_EVENTS;
 use crate::error::StartError;
+use crate::node::lend_thread;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 /// One thread to send while the other receives; what they do is short.
@@ -16,6 +17,7 @@ impl PeerRuntime {
         let runtime = Builder::new_multi_thread()
             .worker_threads(THREADS)
             .thread_name("dengine-peers")
+            .on_thread_start(lend_thread)
             .enable_all()
             .event_interval(TASKS_BETWEEN_EVENTS)
             .build()
