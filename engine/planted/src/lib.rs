@@ -72,6 +72,8 @@ pub enum Bug {
     TruncatedPastApplied,
     /// A read joins a ReadIndex round that was started before the read arrived.
     ReadJoinsEarlierRound,
+    /// A peer's read joins a ReadIndex round of its leader that was started before it arrived.
+    PeerReadJoinsEarlierRound,
     /// After a failed sync the log tries to sync again.
     SyncTriedAgain,
     /// A follower answers a confirmed read before it has applied up to its index.
@@ -187,7 +189,7 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs that the simulator finds; docs/simulator.md says in how many seeds.
-    pub const ALL: [Self; 64] = [
+    pub const ALL: [Self; 65] = [
         Self::VoteNotSynced,
         Self::AckBeforeSync,
         Self::LeaseTooLong,
@@ -205,6 +207,7 @@ impl Bug {
         Self::MessagesMergedWithoutBound,
         Self::TruncatedPastApplied,
         Self::ReadJoinsEarlierRound,
+        Self::PeerReadJoinsEarlierRound,
         Self::SyncTriedAgain,
         Self::ReadBeforeApply,
         Self::LeaseReadBeforeApply,

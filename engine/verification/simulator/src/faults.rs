@@ -43,6 +43,7 @@ impl World {
             Fault::LeaderCut => return self.cut_leader(),
             Fault::Usurper => return self.usurp(),
             Fault::DelayedVotes => return self.stop_leader(),
+            Fault::Deposed => return self.depose(),
             Fault::Displacement => return self.displace(),
             Fault::Reset => return self.reset(),
             Fault::Flapping => return self.flap(),

@@ -18,6 +18,8 @@ pub(super) enum Focus {
     DelayedVotes,
     /// Leases, and leaders that hand over.
     Transfer,
+    /// Reads at the followers of a leader that others have replaced.
+    Deposed,
     /// Votes, and machines that lose power over them.
     Vote,
     /// Proposals that leave the log of the leader that made them, and are committed all the same.
@@ -39,12 +41,13 @@ pub(super) enum Focus {
 
 impl Focus {
     /// Each as often as it stands here.
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Usurper,
         Self::Usurper,
         Self::LeaderCut,
         Self::DelayedVotes,
         Self::Transfer,
+        Self::Deposed,
         Self::Vote,
         Self::Displacement,
         Self::Displacement,
@@ -84,6 +87,7 @@ impl Focus {
             Self::Roll => (Fault::LeaderCut, often(random, 2, 4)),
             Self::DelayedVotes => (Fault::DelayedVotes, often(random, 4, 8)),
             Self::Transfer => (Fault::Transfer, often(random, 1, 4)),
+            Self::Deposed => (Fault::Deposed, often(random, 4, 8)),
             Self::Vote => (Fault::PowerLoss, often(random, 2, 8)),
             Self::Displacement => (Fault::Displacement, often(random, 4, 8)),
             Self::Silence => (Fault::Silence, often(random, 2, 6)),
@@ -100,6 +104,7 @@ impl Focus {
                 plan.load.levels = [30, 50, 10];
             }
             Self::DelayedVotes | Self::Transfer => plan.load.levels = [30, 50, 10],
+            Self::Deposed => self.read_everywhere(plan, random),
             Self::Vote => {
                 plan.memory_first = false;
                 plan.faults.push((Fault::Transfer, often(random, 2, 6)));
@@ -129,6 +134,19 @@ impl Focus {
         plan.load.levels = [0, 0, 50];
         plan.think = (2 << random.below(4)) * MILLI;
         plan.safety = random.between(40, 71) * SECOND;
+    }
+
+    /// It takes five, and reads at all of them; but whoever waits for an answer already asks no
+    /// more, so clients are not always busy. With few keys, somebody sees that a read is stale.
+    fn read_everywhere(self, plan: &mut Plan, random: &mut Random) {
+        plan.members = 5;
+        plan.grows_from = 0;
+        plan.clients = *random.pick(&[8, 10, 11]).expect("not empty");
+        plan.keys = random.between(1, 3);
+        plan.load.levels = [100, 0, 0];
+        plan.think = (8 << random.below(3)) * MILLI;
+        plan.safety = random.between(40, 71) * SECOND;
+        plan.weather.reordering = false;
     }
 
     /// Any write that is committed would take the news of a removal to the disks of those who are

@@ -10,7 +10,7 @@
 //! [`world`] runs the phases; [`plan`] is what a seed decides beforehand, [`settings`] what each
 //! member is started with, and [`focus`] what every other seed is about, [`full_disk`] what a few
 //! are, and [`in_place`] whether callers do the work of members' threads; [`faults`] what then goes
-//! wrong, and [`targeted_fault`], [`delayed_votes`] and
+//! wrong, and [`targeted_fault`], [`delayed_votes`], [`deposed`] and
 //! [`displaced`] what does so at the worst moment; [`roll`] replaces an older program; [`loss`] is
 //! what a `memory-first` cluster may lose, [`restored`] what some of its members may know of that,
 //! and [`forgiven`] what still counts of what clients were told. [`member`] is a machine with its
@@ -26,6 +26,7 @@
 mod client;
 mod clock;
 mod delayed_votes;
+mod deposed;
 mod displaced;
 mod faults;
 mod focus;

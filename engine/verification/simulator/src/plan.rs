@@ -38,6 +38,9 @@ pub(super) enum Fault {
     /// A leader stops for a while. What somebody who stands for its place meanwhile has to say
     /// arrives when the leader is back.
     DelayedVotes,
+    /// A leader hands over, and hears of its end late: first arrives what the others had answered
+    /// before. One of its followers hears even later.
+    Deposed,
     /// What a leader of five has proposed is displaced in its log, and committed from another one.
     Displacement,
     /// A stream between two members breaks, with what is on its way.
@@ -90,7 +93,7 @@ pub(super) enum Fault {
 
 impl Fault {
     /// But for those that are drawn apart.
-    const ALL: [Self; 29] = [
+    const ALL: [Self; 30] = [
         Self::Kill,
         Self::PowerLoss,
         Self::ClusterPowerLoss,
@@ -99,6 +102,7 @@ impl Fault {
         Self::LeaderCut,
         Self::Usurper,
         Self::DelayedVotes,
+        Self::Deposed,
         Self::Displacement,
         Self::Reset,
         Self::Flapping,
@@ -126,7 +130,11 @@ impl Fault {
     pub(super) fn comes_late(self) -> bool {
         matches!(
             self,
-            Self::Congestion | Self::DelayedVotes | Self::StoppedClock | Self::Pause
+            Self::Congestion
+                | Self::DelayedVotes
+                | Self::Deposed
+                | Self::StoppedClock
+                | Self::Pause
         )
     }
 
@@ -142,6 +150,7 @@ impl Fault {
             Self::LeaderCut => "leaders cut off",
             Self::Usurper => "usurpers",
             Self::DelayedVotes => "delayed votes",
+            Self::Deposed => "leaders deposed unheard",
             Self::Displacement => "displacements",
             Self::Reset => "streams reset",
             Self::Flapping => "streams reset again and again",

@@ -233,16 +233,7 @@ impl World {
             1 => Successor::Fit,
             _ => to.map_or(Successor::Soonest, Successor::Named),
         };
-        self.sim
-            .note(format_args!("FAULT: {leader} is to hand over to {to:?}"));
-        let ticket = Ticket {
-            asker: Asker::Nobody,
-            deadline: u64::MAX,
-        };
-        let Self { sim, members, .. } = self;
-        if let Some(member) = members.get_mut(&leader) {
-            member.ask(sim, Request::Transfer(to), ticket);
-        }
+        self.ask_to_hand_over(leader, to);
         if self.sim.random.chance(500_000) {
             // Just when the other begins to ask for votes.
             let delay = self.sim.random.below(4 * self.sim.plan.weather.latency);
@@ -254,6 +245,19 @@ impl World {
             });
         }
         true
+    }
+
+    pub(super) fn ask_to_hand_over(&mut self, leader: MemberId, to: Successor) {
+        self.sim
+            .note(format_args!("FAULT: {leader} is to hand over to {to:?}"));
+        let ticket = Ticket {
+            asker: Asker::Nobody,
+            deadline: u64::MAX,
+        };
+        let Self { sim, members, .. } = self;
+        if let Some(member) = members.get_mut(&leader) {
+            member.ask(sim, Request::Transfer(to), ticket);
+        }
     }
 
     /// The leader's streams break again and again. They are opened again at once, so all hear it.

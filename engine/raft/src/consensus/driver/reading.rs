@@ -147,6 +147,22 @@ impl<L: LogRead> Consensus<L> {
         if raft.state != StateRole::Leader || raft.prs().get(message.from).is_none() {
             return;
         }
+        if planted!(PeerReadJoinsEarlierRound) && raft.pending_read_count() > 0 {
+            return self.join_earlier_round(message);
+        }
         self.peer_reads.insert(message.from, message);
+    }
+
+    /// Only for `PeerReadJoinsEarlierRound`: whatever is before a round in the crate's queue is
+    /// confirmed with it.
+    fn join_earlier_round(&mut self, message: eraftpb::Message) {
+        let raft = &mut self.node.raft.r;
+        let (own, committed) = (raft.id, raft.raft_log.committed);
+        let rounds = &mut raft.read_only;
+        let last = rounds.pending_read_count();
+        rounds.add_request(committed, message, own);
+        if rounds.pending_read_count() > last {
+            rounds.read_index_queue.swap(last - 1, last);
+        }
     }
 }
