@@ -42,6 +42,17 @@ pub(crate) struct Call<'a> {
     pub(crate) ticket: Option<&'a Ticket>,
 }
 
+/// Of one attempt, by the pool's time.
+#[derive(Clone, Copy)]
+struct Times {
+    /// When its call began.
+    called: Duration,
+    /// When it did.
+    began: Duration,
+    /// When it is given up.
+    until: Duration,
+}
+
 impl Shared {
     pub(crate) fn new(pool: Pool, options: ClientOptions) -> Self {
         Shared {
@@ -74,11 +85,6 @@ impl Shared {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Position::default();
     }
 
-    /// When a call that begins now must be over, by the pool's time.
-    pub(crate) fn deadline(&self) -> Duration {
-        self.pool.now() + self.options.request_timeout
-    }
-
     /// Sends `message` until it is answered or must not be sent again.
     pub(crate) async fn call<M: KvCall>(&self, call: Call<'_>, message: &M) -> Result<M::Answer> {
         let Call {
@@ -88,6 +94,7 @@ impl Shared {
             attempt_max,
             ticket,
         } = call;
+        let called = self.pool.now();
         let mut policy = self.options.retry;
         policy.attempt_timeout = policy.attempt_timeout.min(attempt_max);
         let mut attempts = Attempts::new(policy, operation, lane, deadline);
@@ -105,7 +112,12 @@ impl Shared {
                 at: self.pool.instant(attempts.silent_at()),
                 tell: || self.pool.is_silent(route, began),
             };
-            let attempt = self.attempt(operation, message, (began, until), silence, link);
+            let times = Times {
+                called,
+                began,
+                until,
+            };
+            let attempt = self.attempt(operation, message, times, silence, link);
             let failure = match attempt.await {
                 Ok(response) => {
                     self.pool.served(route);
@@ -149,19 +161,21 @@ impl Shared {
         &self,
         operation: Operation,
         message: M,
-        (began, until): (Duration, Duration),
+        times: Times,
         silence: Silence<impl FnOnce()>,
         link: Link,
     ) -> std::result::Result<M::Answer, Failure> {
-        let (deadline, waited) = (until, until.saturating_sub(began));
+        let (deadline, patience) = (times.until, times.until.saturating_sub(times.began));
+        // What the caller has waited by then, in earlier attempts too.
+        let waited = times.until.saturating_sub(times.called);
         // To wait for a place in its session may have taken all of its time.
-        if waited.is_zero() {
+        if patience.is_zero() {
             return Err(Failure::not_sent(operation, waited));
         }
-        let until = self.pool.instant(until);
+        let until = self.pool.instant(times.until);
         let answered = match self.options.wire {
             Wire::Pipelined => {
-                let call = link.pipe.call_until(message, waited, until, silence);
+                let call = link.pipe.call_until(message, patience, until, silence);
                 call.await
                     .map_err(|error| Failure::from_pipe(operation, error))?
             }

@@ -24,6 +24,7 @@ use crate::watch::{Watch, WatchQuery};
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
+    request_timeout: Duration,
     affinity: Option<usize>,
     session: Option<Arc<Session>>,
 }
@@ -51,6 +52,7 @@ impl Client {
         let endpoints: Vec<String> = endpoints.into_iter().map(Into::into).collect();
         let pool = Pool::connect(&endpoints, &options).await?;
         Ok(Client {
+            request_timeout: options.request_timeout,
             shared: Arc::new(Shared::new(pool, options)),
             affinity: None,
             session: None,
@@ -63,6 +65,16 @@ impl Client {
     pub fn with_affinity(&self, index: usize) -> Self {
         Client {
             affinity: Some(self.shared.pool.pinned(index)),
+            ..self.clone()
+        }
+    }
+
+    /// A clone whose reads and writes take no longer than this, each with its retries and pauses:
+    /// for several calls that share one deadline. One without any time left is not sent.
+    #[must_use]
+    pub fn with_request_timeout(&self, request_timeout: Duration) -> Self {
+        Client {
+            request_timeout,
             ..self.clone()
         }
     }
@@ -331,7 +343,7 @@ impl Client {
         M: KvCall,
         T: Answer + TryFrom<M::Answer, Error = Error>,
     {
-        self.call(Operation::Read, self.shared.deadline(), None, message)
+        self.call(Operation::Read, self.deadline(), None, message)
             .await
     }
 
@@ -342,7 +354,7 @@ impl Client {
         M: KvCall,
         T: Answer + TryFrom<M::Answer, Error = Error>,
     {
-        let deadline = self.shared.deadline();
+        let deadline = self.deadline();
         let Some(session) = &self.session else {
             return self.call(Operation::Write, deadline, None, message).await;
         };
@@ -376,6 +388,11 @@ impl Client {
         let header = answer.header();
         self.shared.saw(header.cluster_id, header.revision);
         Ok(answer)
+    }
+
+    /// When a call that begins now must be over, by the pool's time.
+    fn deadline(&self) -> Duration {
+        self.shared.pool.now() + self.request_timeout
     }
 
     /// The lane that the next call starts from.

@@ -2,6 +2,7 @@
 //! gRPC status codes.
 
 use std::error::Error as StdError;
+use std::time::Duration;
 
 use dengine_protocol::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA};
 use tonic::{Code, ConnectError, Status, TimeoutExpired};
@@ -121,8 +122,8 @@ impl Error {
     }
 
     /// A deadline that passed on this side while a request was under way.
-    pub(crate) fn deadline(operation: Operation, after: std::time::Duration) -> Self {
-        let message = format!("no answer within {after:?}");
+    pub(crate) fn deadline(operation: Operation, after: Duration) -> Self {
+        let message = format!("no answer within {}", rounded(after));
         unanswered(operation, message)
     }
 
@@ -155,6 +156,17 @@ fn unanswered(operation: Operation, message: String) -> Error {
         Error::UnknownOutcome { message }
     } else {
         Error::Timeout { message }
+    }
+}
+
+/// A wait as a person would tell it, to a tenth of a second, or to a millisecond if it was short.
+pub(crate) fn rounded(wait: Duration) -> String {
+    let ms = wait.as_micros().saturating_add(500) / 1000;
+    let tenths = (ms + 50) / 100;
+    match (ms, tenths / 10, tenths % 10) {
+        (..1000, ..) => format!("{ms} ms"),
+        (_, seconds, 0) => format!("{seconds} s"),
+        (_, seconds, tenth) => format!("{seconds}.{tenth} s"),
     }
 }
 
@@ -245,12 +257,12 @@ impl Failure {
     }
 
     /// The caller's own time was over before anything was sent.
-    pub(crate) fn not_sent(operation: Operation, after: std::time::Duration) -> Self {
+    pub(crate) fn not_sent(operation: Operation, after: Duration) -> Self {
         Self::from_pipe(operation, PipeError::not_in_time(after))
     }
 
     /// The caller's own time was over.
-    pub(crate) fn deadline(operation: Operation, after: std::time::Duration) -> Self {
+    pub(crate) fn deadline(operation: Operation, after: Duration) -> Self {
         Failure {
             error: Error::deadline(operation, after),
             proof: Proof::Lost,
@@ -424,6 +436,20 @@ mod tests {
                     assert_eq!(failure.error.retryable(), again, "{operation:?} {code:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_wait_is_told_in_few_digits() {
+        for (micros, told) in [
+            (0, "0 ms"),
+            (1_499, "1 ms"),
+            (250_000, "250 ms"),
+            (999_600, "1 s"),
+            (3_628_812, "3.6 s"),
+            (19_999_950, "20 s"),
+        ] {
+            assert_eq!(rounded(Duration::from_micros(micros)), told);
         }
     }
 

@@ -41,6 +41,8 @@ over_both_wires!(
     errors_that_no_repetition_mends_are_returned_at_once,
     a_full_disk_is_no_load_that_passes,
     a_deadline_leaves_a_write_unknown_and_a_read_unanswered,
+    a_timeout_tells_of_all_that_was_waited,
+    a_clone_may_have_less_time,
     a_connection_lost_after_a_write_was_sent_leaves_it_unknown,
     a_connection_lost_during_a_read_is_replaced_by_another,
     a_dead_endpoint_costs_no_call,
@@ -269,6 +271,41 @@ async fn a_deadline_leaves_a_write_unknown_and_a_read_unanswered(wire: Wire) {
     assert!(matches!(write, Error::UnknownOutcome { .. }), "{write}");
     let read = client.get("a", Consistency::Eventual).await.unwrap_err();
     assert!(matches!(read, Error::Timeout { .. }), "{read}");
+    assert_eq!(peer.requests(), 2);
+}
+
+/// And not only of the last attempt's part.
+async fn a_timeout_tells_of_all_that_was_waited(wire: Wire) {
+    let peer = Peer::scripted((0..100).map(|_| Step::Hang)).await;
+    let retry = RetryPolicy {
+        attempt_timeout: Duration::from_millis(20),
+        ..RetryPolicy::STANDARD
+    };
+    let impatient = ClientOptions {
+        request_timeout: Duration::from_millis(300),
+        retry,
+        ..options(wire)
+    };
+    let client = Client::connect_with([peer.address.clone()], impatient).await;
+    let read = client.unwrap().get("a", Consistency::Eventual).await;
+    let told = read.unwrap_err().to_string();
+    let waited = told.split_once("no answer within ").unwrap().1;
+    let waited = humantime::parse_duration(waited).unwrap();
+    assert!(waited > Duration::from_millis(150), "{told}");
+    assert!(waited <= Duration::from_millis(300), "{told}");
+}
+
+async fn a_clone_may_have_less_time(wire: Wire) {
+    let peer = Peer::scripted([Step::Hang]).await;
+    let client = connect(wire, &[&peer]).await;
+    let hasty = client.with_request_timeout(Duration::from_millis(50));
+    let write = hasty.put("a", "1").await.unwrap_err();
+    assert!(matches!(write, Error::UnknownOutcome { .. }), "{write}");
+    assert!(write.to_string().contains(" ms"), "{write}");
+    let late = client.with_request_timeout(Duration::ZERO);
+    let write = late.put("a", "1").await.unwrap_err();
+    assert!(matches!(write, Error::Unavailable { .. }), "{write}");
+    client.put("a", "1").await.unwrap();
     assert_eq!(peer.requests(), 2);
 }
 

@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
-use dengine_client::{Client, ClientOptions, Consistency, KeyRange};
+use dengine_client::{Client, ClientOptions, Consistency, Error, KeyRange};
 
 use crate::show::Output;
 use crate::{Cluster, UsageError};
@@ -19,7 +19,8 @@ const INPUT_BYTES_MAX: u64 = 64 << 20;
 /// How long an answer is waited for, and how it is shown.
 #[derive(Debug, Args)]
 pub struct Asking {
-    /// Longest time for one call, retries included; as in 500ms, 5s or 1m, and at most 1h.
+    /// Longest time for one call, retries included; as in 500ms, 5s or 1m, and at most 1h. A write
+    /// shares it with the read that comes before it, to find a leader that answers.
     #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 
@@ -38,12 +39,29 @@ impl Asking {
     }
 
     /// The same for a write, which is sent to one member only: a read, which is sent to the next
-    /// one after a while, finds out who answers and who leads.
+    /// one after a while, finds out who answers and who leads. The write has what that leaves of
+    /// the time.
     pub(crate) async fn open_to_write(&self, cluster: &impl Cluster) -> anyhow::Result<Client> {
         let client = self.open(cluster).await?;
-        client.get(FIRST_KEY, Consistency::Linearizable).await?;
-        Ok(client)
+        let until = Instant::now() + self.timeout;
+        let read = client.get(FIRST_KEY, Consistency::Linearizable).await;
+        read.context("nothing was changed, because the read that comes before a write failed")?;
+        let left = until.saturating_duration_since(Instant::now());
+        Ok(client.with_request_timeout(left))
     }
+}
+
+/// What a write came to; if it failed, the error says what became of it.
+pub(crate) fn written<T>(done: dengine_client::Result<T>) -> anyhow::Result<T> {
+    done.map_err(|error| {
+        let fate = match error {
+            Error::UnknownOutcome { .. } | Error::Unexpected { .. } => {
+                "the write may or may not have taken effect"
+            }
+            _ => "nothing was changed",
+        };
+        anyhow::Error::from(error).context(fate)
+    })
 }
 
 /// The least key that there can be. Whether it exists does not matter.

@@ -150,41 +150,4 @@ impl Request {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::{CommandFactory, Parser};
-
-    use super::*;
-
-    #[derive(Debug, Parser)]
-    struct Program {
-        #[command(subcommand)]
-        command: KeyCommand<Name, ()>,
-    }
-
-    #[derive(Debug, Args)]
-    struct Name {
-        /// Of the cluster.
-        cluster: String,
-    }
-
-    #[test]
-    fn what_finds_the_cluster_stands_before_the_key() {
-        Program::command().debug_assert();
-        for args in [
-            &["put", "demo", "color", "blue"][..],
-            &["get", "demo", "color"],
-            &["del", "demo", "a", "c"],
-            &["range", "demo", "--prefix", "a/"],
-            &["watch", "demo", "--timeout", "1s"],
-            &["txn", "demo", "--then", "del a"],
-            &["compact", "demo", "7"],
-        ] {
-            let program = Program::try_parse_from([&["program"], args].concat()).unwrap();
-            let (_, name, ()) = program.command.split();
-            assert_eq!(name.cluster, "demo", "{args:?}");
-        }
-        let put = Program::try_parse_from(["program", "put", "demo", "color", "blue"]).unwrap();
-        let (request, ..) = put.command.split();
-        assert!(format!("{request:?}").contains(r#"key: "color", value: Some("blue")"#));
-    }
-}
+mod tests;

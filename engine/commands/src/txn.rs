@@ -58,7 +58,7 @@ pub(crate) async fn txn(
 ) -> anyhow::Result<u8> {
     let batch = args.batch()?;
     let client = asking.open_to_write(cluster).await?;
-    let done = client.batch(batch).await?;
+    let done = arguments::written(client.batch(batch).await)?;
     print(&match asking.output {
         Output::Json => json(&done).to_string(),
         Output::Text => text(&done),

@@ -11,7 +11,7 @@ use clap::{ArgGroup, Args};
 use dengine_client::{Client, Expected, KeyValue, PutOptions};
 use serde_json::{Value, json};
 
-use crate::arguments::{self, Keys, typed};
+use crate::arguments::{self, Keys, typed, written};
 use crate::end::{EXIT_OK, EXIT_UNMET, UsageError, complain, print};
 use crate::show::{self, Output};
 use crate::{Asking, Cluster};
@@ -114,7 +114,7 @@ pub(crate) async fn put(
                 previous: args.previous,
                 ttl: args.ttl,
             };
-            let put = client.put_with(key, value, options).await?;
+            let put = written(client.put_with(key, value, options).await)?;
             Put {
                 revision: put.header.revision,
                 held: None,
@@ -165,9 +165,8 @@ async fn swap(
     expected: Expected,
     args: &PutArgs,
 ) -> anyhow::Result<Put> {
-    let swap = client
-        .compare_and_swap_with(key.clone(), expected, value, args.ttl)
-        .await?;
+    let swap = client.compare_and_swap_with(key.clone(), expected, value, args.ttl);
+    let swap = written(swap.await)?;
     if !swap.succeeded {
         let key = show::text(&key);
         complain(&match &swap.previous {
@@ -203,9 +202,10 @@ pub(crate) async fn delete(
     };
     let client = asking.open_to_write(cluster).await?;
     let deleted = match args.previous {
-        true => client.delete_range_returning_previous(range).await?,
-        false => client.delete_range(range).await?,
+        true => client.delete_range_returning_previous(range).await,
+        false => client.delete_range(range).await,
     };
+    let deleted = written(deleted)?;
     let (keys, revision) = (deleted.deleted, deleted.header.revision);
     if asking.output == Output::Json {
         let mut answer = json!({ "revision": revision, "deleted": keys });
@@ -232,7 +232,7 @@ pub(crate) async fn compact(
     cluster: &impl Cluster,
 ) -> anyhow::Result<u8> {
     let client = asking.open_to_write(cluster).await?;
-    client.compact(args.revision).await?;
+    written(client.compact(args.revision).await)?;
     print(&match asking.output {
         Output::Json => json!({ "firstRevision": args.revision }).to_string(),
         Output::Text => format!(

@@ -33,6 +33,7 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 
 use self::line::Line;
+use crate::error::rounded;
 use crate::silence::Silence;
 
 /// What a call in a frame takes besides itself: tags, lengths, its id and its time.
@@ -119,7 +120,7 @@ pub enum PipeError {
 impl PipeError {
     /// Its time was up before it left.
     pub(crate) fn not_in_time(after: Duration) -> Self {
-        Self::NotSent(format!("it could not be sent within {after:?}").into())
+        Self::NotSent(format!("it could not be sent within {}", rounded(after)).into())
     }
 }
 
