@@ -77,7 +77,7 @@ pub(crate) enum Freshness {
     /// As fresh, by the leader's lease: trusts that the members' clocks run about equally fast.
     Lease,
     /// The state of the member that is asked; it may be stale.
-    #[value(aliases = ["e", "serializable", "s"])]
+    #[value(aliases = ["e", "serializable"])]
     Eventual,
 }
 
@@ -214,6 +214,23 @@ mod tests {
         assert_eq!(named(&["a", "c"]), Some(KeyRange::between("a", "c")));
         assert_eq!(named(&["--prefix", "a/"]), Some(KeyRange::prefix("a/")));
         assert_eq!(named(&["--from", "a"]), Some(KeyRange::from("a")));
+    }
+
+    /// `s` means lease to `dengine-bench`, and serializable to etcd's tools.
+    #[test]
+    fn no_letter_asks_for_a_stale_read_that_means_another_elsewhere() {
+        for word in ["s", "S"] {
+            Freshness::from_str(word, false).unwrap_err();
+        }
+        for (word, freshness) in [
+            ("l", Freshness::Linearizable),
+            ("lease", Freshness::Lease),
+            ("e", Freshness::Eventual),
+            ("serializable", Freshness::Eventual),
+        ] {
+            let read = Freshness::from_str(word, false).unwrap();
+            assert_eq!(Consistency::from(read), freshness.into(), "{word}");
+        }
     }
 
     #[test]
