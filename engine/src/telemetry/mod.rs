@@ -8,6 +8,8 @@ pub(crate) mod lines;
 pub mod metrics;
 pub(crate) mod table;
 
+use std::io::IsTerminal as _;
+
 pub use metrics_exporter_prometheus::PrometheusHandle;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -51,7 +53,11 @@ pub enum TelemetryError {
 /// The level is not understood, or the process has a subscriber already.
 pub fn install_log_lines(format: LogFormat, level: &str) -> Result<(), TelemetryError> {
     let filter = filter(level)?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // Colours are for people: in a file they stand between a field and its value.
+    let unset = std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(unset && std::io::stderr().is_terminal());
     let lines = match format {
         LogFormat::Text => lines.with_target(false).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
