@@ -78,12 +78,12 @@ pub(crate) fn most(of: Use, wanted: usize, least: usize) -> usize {
              more memory, or lower the limits"
         );
     } else if most < wanted {
-        tracing::info!(
-            ?of,
-            wanted,
-            most,
+        tracing::debug!(
+            budget = ?of,
+            configured = wanted,
+            lowered_to = most,
             memory,
-            "less than wanted, for the process may have little memory"
+            "limit on bytes in memory lowered to fit this process"
         );
     }
     most
