@@ -64,6 +64,12 @@ pub(crate) fn written<T>(done: dengine_client::Result<T>) -> anyhow::Result<T> {
     })
 }
 
+/// The newest revision of the cluster.
+pub(crate) async fn newest_revision(client: &Client) -> anyhow::Result<u64> {
+    let read = client.get(FIRST_KEY, Consistency::Linearizable).await?;
+    Ok(read.header.revision)
+}
+
 /// The least key that there can be. Whether it exists does not matter.
 const FIRST_KEY: &[u8] = b"\0";
 

@@ -107,3 +107,19 @@ async fn a_failed_write_says_what_became_of_it() {
         );
     }
 }
+
+/// As by a script that runs again.
+#[tokio::test]
+async fn what_is_compacted_already_is_done() {
+    let peer = Peer::scripted([Step::Fail(Code::OutOfRange)]).await;
+    assert_eq!(
+        run(&peer.address, &["compact", "1"]).await.unwrap(),
+        EXIT_OK
+    );
+    let peer = Peer::scripted([Step::Fail(Code::OutOfRange)]).await;
+    let future = complaint(&peer.address, &["compact", "2"]).await;
+    assert!(
+        future.starts_with("nothing was changed: revision not available"),
+        "{future}"
+    );
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::{ArgGroup, Args};
-use dengine_client::{Client, Expected, KeyValue, PutOptions};
+use dengine_client::{Client, Error, Expected, KeyValue, PutOptions};
 use serde_json::{Value, json};
 
 use crate::arguments::{self, Keys, typed, written};
@@ -71,7 +71,8 @@ pub struct DeleteArgs {
 /// What `dengine compact` takes.
 #[derive(Debug, Args)]
 pub struct CompactArgs {
-    /// The first revision that can still be read and watched afterwards.
+    /// The first revision that can still be read and watched afterwards. If history begins there or
+    /// above already, nothing is left to do.
     revision: u64,
 }
 
@@ -232,13 +233,30 @@ pub(crate) async fn compact(
     cluster: &impl Cluster,
 ) -> anyhow::Result<u8> {
     let client = asking.open_to_write(cluster).await?;
-    written(client.compact(args.revision).await)?;
-    print(&match asking.output {
-        Output::Json => json!({ "firstRevision": args.revision }).to_string(),
-        Output::Text => format!(
-            "nothing can be read or watched below revision {} any more",
-            args.revision
-        ),
-    })?;
+    let revision = args.revision;
+    let done = match client.compact(revision).await {
+        Err(error @ Error::RevisionUnavailable { .. }) => {
+            // Compacted already, unless it lies in the future.
+            if arguments::newest_revision(&client).await? < revision {
+                return written(Err(error));
+            }
+            match asking.output {
+                Output::Json => json!({ "firstRevisionAtLeast": revision }).to_string(),
+                Output::Text => {
+                    format!("nothing to do: history already begins at revision {revision} or above")
+                }
+            }
+        }
+        done => {
+            written(done)?;
+            match asking.output {
+                Output::Json => json!({ "firstRevision": revision }).to_string(),
+                Output::Text => {
+                    format!("nothing can be read or watched below revision {revision} any more")
+                }
+            }
+        }
+    };
+    print(&done)?;
     Ok(EXIT_OK)
 }

@@ -199,6 +199,12 @@ async fn what_is_compacted_can_not_be_read() {
     let second = revision(done(&cluster, &["put", "a", "2"]));
     assert_eq!(done(&cluster, &["get", "a", "--revision", &first]), "1\n");
     done(&cluster, &["compact", &second]);
+    for done_before in [&first, &second] {
+        let again = done(&cluster, &["compact", done_before]);
+        assert!(again.contains("history already begins"), "{again}");
+    }
+    let future = ["compact", "999999"];
+    ends(&cluster, &future, FAILED, "nothing was changed");
     ends(
         &cluster,
         &["get", "a", "--revision", &first],
