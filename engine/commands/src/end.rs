@@ -2,6 +2,7 @@
 
 use std::io::{self, Write as _};
 
+use anyhow::Context as _;
 use dengine_client::Error;
 
 use crate::Cluster;
@@ -68,11 +69,46 @@ pub(crate) fn explained(error: anyhow::Error, cluster: &impl Cluster) -> anyhow:
 ///
 /// # Errors
 /// If not all of it could be written.
-pub fn print(line: &str) -> io::Result<()> {
-    writeln!(io::stdout(), "{line}")
+pub fn print(line: &str) -> anyhow::Result<()> {
+    print_to(io::stdout(), line)
+}
+
+fn print_to(mut out: impl io::Write, line: &str) -> anyhow::Result<()> {
+    shown(writeln!(out, "{line}"))
+}
+
+/// The same error, with where it comes from: a full disk may be a member's too.
+pub(crate) fn shown(written: io::Result<()>) -> anyhow::Result<()> {
+    written.context("standard output can't be written")
+}
+
+/// Whether the answer to a write could be shown; if not, the error says that it was done.
+pub(crate) fn after_write(shown: anyhow::Result<()>, revision: u64) -> anyhow::Result<()> {
+    shown.with_context(|| format!("the write took effect, at revision {revision}"))
 }
 
 /// Writes a line for the person who runs the program. A closed pipe is no reason to fail.
 pub fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_output_is_no_failed_write() {
+        let full = fs_err::File::create("/dev/full").unwrap();
+        let error = after_write(print_to(full, "revision 7"), 7).unwrap_err();
+        let words = "the write took effect, at revision 7: standard output can't be written: ";
+        assert!(told(&error).starts_with(words), "{error:#}");
+        assert!(!is_closed_pipe(&error));
+    }
+
+    #[test]
+    fn who_reads_no_more_is_known_behind_other_words() {
+        let closed = Err(io::Error::from(io::ErrorKind::BrokenPipe));
+        let error = after_write(shown(closed), 7).unwrap_err();
+        assert!(is_closed_pipe(&error), "{error:#}");
+    }
 }

@@ -8,7 +8,7 @@ use dengine_client::{Client, KeyRange, KeyValue, RangeQuery};
 use serde_json::{Value, json};
 
 use crate::arguments::{Freshness, Keys, typed};
-use crate::end::{EXIT_OK, EXIT_UNMET, complain, print};
+use crate::end::{EXIT_OK, EXIT_UNMET, complain, print, shown};
 use crate::show::{self, Output};
 use crate::{Asking, Cluster};
 
@@ -91,11 +91,11 @@ pub(crate) async fn get(
         Output::Text if args.details => print(&show::pairs(&[kv], true))?,
         Output::Text => {
             let mut out = io::stdout();
-            out.write_all(&kv.value)?;
+            shown(out.write_all(&kv.value))?;
             if !args.raw {
-                out.write_all(b"\n")?;
+                shown(out.write_all(b"\n"))?;
             }
-            out.flush()?;
+            shown(out.flush())?;
         }
     }
     Ok(EXIT_OK)

@@ -9,7 +9,7 @@ use clap::Args;
 use dengine_client::{Batch, BatchResult, Compare, KeyRange, Operation, OperationResult};
 use serde_json::{Value, json};
 
-use crate::end::{EXIT_OK, UsageError, print};
+use crate::end::{EXIT_OK, UsageError, after_write, print};
 use crate::show::{self, Output};
 use crate::{Asking, Cluster, arguments};
 
@@ -59,10 +59,11 @@ pub(crate) async fn txn(
     let batch = args.batch()?;
     let client = asking.open_to_write(cluster).await?;
     let done = arguments::written(client.batch(batch).await)?;
-    print(&match asking.output {
+    let shown = print(&match asking.output {
         Output::Json => json(&done).to_string(),
         Output::Text => text(&done),
-    })?;
+    });
+    after_write(shown, done.header.revision)?;
     Ok(EXIT_OK)
 }
 

@@ -12,7 +12,7 @@ use dengine_client::{Client, Error, Expected, KeyValue, PutOptions};
 use serde_json::{Value, json};
 
 use crate::arguments::{self, Keys, typed, written};
-use crate::end::{EXIT_OK, EXIT_UNMET, UsageError, complain, print};
+use crate::end::{EXIT_OK, EXIT_UNMET, UsageError, after_write, complain, print};
 use crate::show::{self, Output};
 use crate::{Asking, Cluster};
 
@@ -123,18 +123,13 @@ pub(crate) async fn put(
             }
         }
     };
-    if asking.output == Output::Json {
-        print(&done.json().to_string())?;
-    } else if done.held != Some(false) {
-        if let Some(Some(previous)) = &done.previous {
-            print(&show::pairs(std::slice::from_ref(previous), true))?;
-        }
-        print(&format!("revision {}", done.revision))?;
+    let shown = done.show(asking.output);
+    if done.held == Some(false) {
+        shown?;
+        return Ok(EXIT_UNMET);
     }
-    Ok(match done.held {
-        Some(false) => EXIT_UNMET,
-        _ => EXIT_OK,
-    })
+    after_write(shown, done.revision)?;
+    Ok(EXIT_OK)
 }
 
 /// What a put came to.
@@ -147,6 +142,19 @@ struct Put {
 }
 
 impl Put {
+    fn show(&self, output: Output) -> anyhow::Result<()> {
+        if output == Output::Json {
+            return print(&self.json().to_string());
+        }
+        if self.held == Some(false) {
+            return Ok(());
+        }
+        if let Some(Some(previous)) = &self.previous {
+            print(&show::pairs(std::slice::from_ref(previous), true))?;
+        }
+        print(&format!("revision {}", self.revision))
+    }
+
     fn json(&self) -> Value {
         let mut answer = json!({ "revision": self.revision });
         if let Some(held) = self.held {
@@ -213,17 +221,18 @@ pub(crate) async fn delete(
         if args.previous {
             answer["previous"] = deleted.previous.iter().map(show::pair).collect();
         }
-        print(&answer.to_string())?;
+        after_write(print(&answer.to_string()), revision)?;
         return Ok(EXIT_OK);
     }
     if !deleted.previous.is_empty() {
-        print(&show::pairs(&deleted.previous, true))?;
+        after_write(print(&show::pairs(&deleted.previous, true)), revision)?;
     }
     let keys = match keys {
         1 => "1 key".to_owned(),
         keys => format!("{keys} keys"),
     };
-    print(&format!("{keys} deleted, revision {revision}"))?;
+    let shown = print(&format!("{keys} deleted, revision {revision}"));
+    after_write(shown, revision)?;
     Ok(EXIT_OK)
 }
 
@@ -248,13 +257,14 @@ pub(crate) async fn compact(
             }
         }
         done => {
-            written(done)?;
-            match asking.output {
+            let done = written(done)?;
+            let shown = print(&match asking.output {
                 Output::Json => json!({ "firstRevision": revision }).to_string(),
                 Output::Text => {
                     format!("nothing can be read or watched below revision {revision} any more")
                 }
-            }
+            });
+            return after_write(shown, done.header.revision).map(|()| EXIT_OK);
         }
     };
     print(&done)?;
