@@ -15,7 +15,7 @@ use dengine_protocol::v1::{
 };
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{EXIT_OK, say};
+use super::{ENDPOINTS_VARIABLE, EXIT_OK, say};
 
 /// Pause before something is asked again.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -28,7 +28,13 @@ pub(super) struct InitArgs {
     /// Admin addresses of all members, comma-separated; the first one bootstraps the cluster.
     /// Client addresses work too if the admin addresses that the members advertise can be reached
     /// from here.
-    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', required = true)]
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        required = true,
+        env = ENDPOINTS_VARIABLE
+    )]
     endpoints: Vec<String>,
 
     /// Longest time for everything, in seconds.
