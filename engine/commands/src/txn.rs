@@ -42,7 +42,10 @@ impl TxnArgs {
         if flags.iter().all(|(_, lines)| lines.is_empty()) {
             let script = arguments::read_all(io::stdin())
                 .context("the transaction can't be read from standard input")?;
-            return parse(&String::from_utf8(script).context("the transaction is no text")?);
+            let script = String::from_utf8(script).map_err(|_| {
+                UsageError("the transaction is not valid UTF-8".to_owned())
+            })?;
+            return parse(&script);
         }
         let lines = flags
             .into_iter()
