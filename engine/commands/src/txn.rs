@@ -42,9 +42,8 @@ impl TxnArgs {
         if flags.iter().all(|(_, lines)| lines.is_empty()) {
             let script = arguments::read_all(io::stdin())
                 .context("the transaction can't be read from standard input")?;
-            let script = String::from_utf8(script).map_err(|_| {
-                UsageError("the transaction is not valid UTF-8".to_owned())
-            })?;
+            let script = String::from_utf8(script)
+                .map_err(|_| UsageError("the transaction is not valid UTF-8".to_owned()))?;
             return parse(&script);
         }
         let lines = flags

@@ -236,7 +236,10 @@ async fn what_can_not_be_written_is_an_error_and_who_reads_no_more_is_none() {
     let output = put.stdout(full.into_file()).output().unwrap();
     assert_eq!(output.status.code(), Some(FAILED), "{:?}", told(&output));
     let (_, err) = told(&output);
-    assert!(err.contains("took effect") && err.contains("standard output"), "{err}");
+    assert!(
+        err.contains("took effect") && err.contains("standard output"),
+        "{err}"
+    );
     assert_eq!(done(&cluster, &["get", "b"]), "1\n");
     let mut watch = dengine()
         .args(["watch", "--from-revision", "1", "--endpoints", &endpoints])
