@@ -86,7 +86,6 @@ enum Command {
     /// Write a shell completion script to standard output.
     Completions(man::CompletionsArgs),
     /// Write manual pages into a directory.
-    #[command(hide = true)]
     Man(man::ManArgs),
 }
 
