@@ -168,25 +168,11 @@ impl<T> Sender<T> {
         if state.is_closed {
             return Err(SendError(items));
         }
+        if items.is_empty() {
+            return Ok(None);
+        }
         state.items.extend(items);
         Ok(self.borrow(state))
-    }
-
-    /// Puts it in like [`send_quietly`](Self::send_quietly), and takes the place of the receiver
-    /// where that would wake it, as above.
-    ///
-    /// # Errors
-    /// There is no receiver any more; here it is again.
-    pub fn send_quietly_or_borrow(&self, item: T) -> Result<Option<Loan<T>>, SendError<T>> {
-        let mut state = self.0.lock();
-        if state.is_closed {
-            return Err(SendError(item));
-        }
-        state.items.push_back(item);
-        Ok(match state.rest.deep {
-            true => None,
-            false => self.borrow(state),
-        })
     }
 
     fn borrow(&self, mut state: MutexGuard<'_, State<T>>) -> Option<Loan<T>> {
@@ -212,8 +198,10 @@ impl<T> Sender<T> {
         if state.is_closed {
             return Err(SendError(items));
         }
-        state.items.extend(items);
-        self.0.wake(state);
+        if !items.is_empty() {
+            state.items.extend(items);
+            self.0.wake(state);
+        }
         Ok(())
     }
 }
@@ -292,13 +280,15 @@ impl<T> Receiver<T> {
             return Ok(item);
         }
         let mut state = self.shared.lock();
+        // Once: whoever has its place meanwhile may change how it rests.
+        state.rest = rest;
         loop {
             let left = rest
                 .until
                 .map(|it| it.saturating_duration_since(Instant::now()));
             let is_over = left == Some(Duration::ZERO);
             if state.sleep != Sleep::Lent {
-                let slept = std::mem::replace(&mut state.sleep, Sleep::Awake);
+                state.sleep = Sleep::Awake;
                 let recalled = std::mem::take(&mut state.recalled);
                 if let Some(item) = state.take(&mut taken) {
                     return Ok(item);
@@ -310,10 +300,6 @@ impl<T> Receiver<T> {
                     return Err(RecvTimeoutError::Timeout);
                 }
                 state.sleep = Sleep::Asleep;
-                // Woken for nothing: whoever had its place meanwhile may have changed how it rests.
-                if slept == Sleep::Awake {
-                    state.rest = rest;
-                }
             }
             let woken = &self.shared.woken;
             state = match left {
@@ -565,6 +551,27 @@ mod tests {
         assert_eq!(loan.next(), Some(5));
         drop(loan);
         assert_eq!(receiving.join().expect("it received"), Ok(6));
+    }
+
+    /// It rested again as it had at first, and what was sent quietly waited for the tick.
+    #[test]
+    fn who_is_woken_for_nothing_rests_as_it_was_left() {
+        const LONG: Duration = Duration::from_secs(60);
+        let (sender, receiver) = channel();
+        let rest = Rest {
+            deep: true,
+            ..lending(LONG)
+        };
+        let receiving = thread::spawn(move || receiver.recv_at(rest));
+        let mut loan = borrow(&sender, 1);
+        assert_eq!(loan.next(), Some(1));
+        loan.give_back(lending(LONG));
+        // As a wake-up without a cause.
+        sender.send_all(Vec::new()).expect("it is open");
+        sender.0.woken.notify_one();
+        thread::sleep(Duration::from_millis(20));
+        sender.send_quietly(2).expect("it is open");
+        assert_eq!(receiving.join().expect("it received"), Ok(2));
     }
 
     #[test]

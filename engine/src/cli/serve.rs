@@ -1,10 +1,8 @@
 //! `dengine serve`: one member, from configuration to a clean end.
 
 use std::future::pending;
-use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
-use std::{env, io, thread};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -13,7 +11,6 @@ use dengine::error::{Fatal, StartError};
 use dengine::node::{self, Node};
 use dengine::server::{self, Listeners, NicerThreads, ServeError};
 use dengine::{files, telemetry};
-use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -44,7 +41,12 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
     }
     telemetry::install_log_lines(config.log_format, &config.log_level)?;
     files::raise_limit();
-    let runtime = runtime().map_err(StartError::Thread)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .event_interval(server::TASKS_BETWEEN_EVENTS)
+        .on_thread_start(node::lend_thread)
+        .build()
+        .map_err(StartError::Thread)?;
     let threads = NicerThreads::start(runtime.handle()).map_err(StartError::Thread)?;
     let code = runtime.block_on(serve(config, &threads));
     if let Ok(End::WhileOpening) = code {
@@ -57,21 +59,6 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
         End::WithCode(code) => Ok(code),
         End::WhileOpening => unreachable!("the process has ended"),
     }
-}
-
-/// The threads that serve clients: one for each processor, and two at least, for one may wait for
-/// the disk while nobody else asks for anything (`node/worker.rs`).
-fn runtime() -> io::Result<Runtime> {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if env::var_os(WORKERS_VARIABLE).is_none() {
-        let processors = thread::available_parallelism().map_or(1, NonZero::get);
-        builder.worker_threads(processors.max(2));
-    }
-    builder
-        .enable_all()
-        .on_thread_start(node::lend_thread)
-        .event_interval(server::TASKS_BETWEEN_EVENTS)
-        .build()
 }
 
 /// How a member ended.
@@ -214,9 +201,6 @@ fn code_of(fatal: &Fatal) -> u8 {
         EXIT_FAILED
     }
 }
-
-/// By which tokio lets a person choose how many there are.
-const WORKERS_VARIABLE: &str = "TOKIO_WORKER_THREADS";
 
 /// How long opening the data directory may take after a signal: if it opens in time, it is closed
 /// cleanly.

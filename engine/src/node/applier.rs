@@ -1,16 +1,15 @@
-//! The worker that applies committed entries and answers those who proposed them.
+//! The thread that applies committed entries and answers those who proposed them.
 
 use super::callers::Committed;
 use super::flusher::FlushTrigger;
 use super::inbox::ToReplica;
 use super::own_entry::tell_if_removed;
 use super::waiters::Awaited;
-use super::worker::{Next, Work, Worker};
 use super::{clock, metrics};
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 use dengine_kv::{Membership, StoreError};
-use dengine_log::entry_bytes;
+use dengine_raft::channel::{Receiver, Sender};
 use dengine_raft::replica::{AppliedRange, Applier};
 use dengine_raft::{ApplyJob, Input, Token};
 use dengine_types::{MemberId, Revision};
@@ -18,76 +17,59 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// So much at once is applied by who finds it committed, while nothing else is.
-const LITTLE_ENTRIES: usize = 4;
-const LITTLE_BYTES: usize = 64 << 10;
-
-/// What it is given: entries, and who waits for some of them.
+/// What the thread is given: entries, and who waits for some of them.
 pub(super) struct Apply {
     pub(super) job: ApplyJob,
     pub(super) callers: Vec<(Token, Option<Awaited>)>,
 }
 
-pub(super) struct ApplyWorker {
+pub(super) struct ApplyThread {
     pub(super) own: MemberId,
     pub(super) applier: Applier<RocksStore>,
     pub(super) callers: Committed,
-    pub(super) replica: Worker<ToReplica>,
+    pub(super) replica: Sender<ToReplica>,
     pub(super) membership: watch::Sender<Arc<Membership>>,
     /// Wakes watchers, and readers that wait for a revision.
     pub(super) revision: watch::Sender<Revision>,
     pub(super) flush: FlushTrigger,
 }
 
-impl Work<Apply> for ApplyWorker {
-    const NAME: &'static str = "dengine-apply";
-    /// The store may have its writers wait.
-    const ORDER: u8 = 2;
-    const TURNS: usize = 1;
-
-    fn is_little(apply: &Apply) -> bool {
-        let entries = &apply.job.entries;
-        let bytes = entries.iter().map(entry_bytes).sum::<usize>();
-        entries.len() <= LITTLE_ENTRIES && bytes <= LITTLE_BYTES
-    }
-
-    fn work(&mut self, jobs: &mut dyn Iterator<Item = Apply>) -> Next {
-        self.apply(jobs).unwrap_or_else(|error| {
-            let failed = ToReplica::Failed(Fatal::State(error));
-            // If the replica is gone too, somebody reported before us.
-            let _ = self.replica.send(failed);
-            Next::End
-        })
-    }
-
-    /// Flushes, so that the next start has little to replay.
-    fn finish(&mut self) {
+impl ApplyThread {
+    /// Works until the replica thread lets go of the queue, then flushes so that the next start has
+    /// little to replay.
+    pub(super) fn run(mut self, jobs: &Receiver<Apply>) {
+        while let Ok(job) = jobs.recv() {
+            if let Err(error) = self.work(job, jobs) {
+                let failed = ToReplica::Failed(Fatal::State(error));
+                // If the replica is gone too, somebody reported before us.
+                let _ = self.replica.send(failed);
+                return;
+            }
+        }
         if let Err(error) = self.applier.machine().flush() {
             tracing::warn!(%error, "the state machine was not flushed; the next start replays more \
                 of the log");
         }
     }
-}
 
-impl ApplyWorker {
-    fn apply(&mut self, jobs: &mut dyn Iterator<Item = Apply>) -> Result<Next, StoreError> {
-        let start = Instant::now();
-        let queued = jobs.map(|Apply { job, callers }| {
-            self.callers.add(callers);
-            job
-        });
-        let Some(done) = self.applier.work(queued, clock::now)? else {
-            return Ok(Next::Wait {
-                until: None,
-                deep: false,
+    fn work(&mut self, first: Apply, jobs: &Receiver<Apply>) -> Result<(), StoreError> {
+        let mut first = Some(first);
+        loop {
+            let start = Instant::now();
+            let queued = first.take().into_iter().chain(jobs.try_iter());
+            let queued = queued.map(|Apply { job, callers }| {
+                self.callers.add(callers);
+                job
             });
-        };
-        self.callers.answer(done.answers);
-        let applied = done.range;
-        ::metrics::histogram!(metrics::APPLY_SECONDS).record(start.elapsed().as_secs_f64());
-        ::metrics::counter!(metrics::APPLIED_ENTRIES_TOTAL).increment(applied.entries as u64);
-        self.report(applied);
-        Ok(Next::GoOn)
+            let Some(done) = self.applier.work(queued, clock::now)? else {
+                return Ok(());
+            };
+            self.callers.answer(done.answers);
+            let applied = done.range;
+            ::metrics::histogram!(metrics::APPLY_SECONDS).record(start.elapsed().as_secs_f64());
+            ::metrics::counter!(metrics::APPLIED_ENTRIES_TOTAL).increment(applied.entries as u64);
+            self.report(applied);
+        }
     }
 
     fn report(&mut self, applied: AppliedRange) {

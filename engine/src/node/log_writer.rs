@@ -1,46 +1,43 @@
-//! The worker that makes the log durable: one write and one `fdatasync` for all that queued
+//! The thread that makes the log durable: one write and one `fdatasync` for all that queued
 //! meanwhile. [`LogWriter`] decides what is done when.
 
 use super::inbox::ToReplica;
 use super::log_filler::LogFiller;
 use super::space::Space;
-use super::worker::{Next, Work, Worker};
+use super::worker::{Inbox, lend_thread};
 use super::{clock, metrics};
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, StartError};
 use dengine_data_dir::PowerGuard;
-use dengine_log::{Filled, Log, LogError, RealDisk, entry_bytes};
+use dengine_log::{Filled, Log, LogError, RealDisk};
+use dengine_raft::channel::Receiver;
 use dengine_raft::replica::{LogStep, LogWriter, SyncRule};
 use dengine_raft::{AppendId, Input, LogJob};
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// So much at once is written and synced by who proposes it, while nothing else is.
-const LITTLE_ENTRIES: usize = 4;
-const LITTLE_BYTES: usize = 64 << 10;
 /// Nobody wakes it when space becomes low.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-pub(super) struct LogWorker {
+pub(super) struct LogThread {
     log: Log<RealDisk>,
     writer: LogWriter,
     filler: LogFiller,
-    replica: Worker<ToReplica>,
+    replica: Inbox,
     fatal: watch::Sender<Option<Fatal>>,
     /// Remembers over the end of the process that acknowledged writes may be missing on the disk.
     power: PowerGuard,
     space: Arc<Space>,
     /// It was told that the disk is full.
     told_full: bool,
-    /// There may be something to do that was put off until the replica knew what is on disk.
-    has_chores: bool,
 }
 
-impl LogWorker {
+impl LogThread {
     pub(super) fn new(
         log: Log<RealDisk>,
-        replica: Worker<ToReplica>,
+        replica: Inbox,
         fatal: watch::Sender<Option<Fatal>>,
         power: PowerGuard,
         space: Arc<Space>,
@@ -55,18 +52,21 @@ impl LogWorker {
             power,
             space,
             told_full: false,
-            has_chores: false,
         })
     }
 
-    /// A failure is reported once and ends the worker: after a failed sync nothing can be known
-    /// about what is on the disk.
-    fn fail(&self, error: LogError) {
-        self.remember_loss();
-        let fatal = Fatal::Log(Arc::new(error));
-        // Not only to the replica, which is gone before the last sync when the member stops.
-        self.fatal.send_replace(Some(fatal.clone()));
-        let _ = self.replica.send(ToReplica::Failed(fatal));
+    /// Works until the replica thread lets go of the queue. A failure is reported once and ends the
+    /// thread: after a failed sync nothing can be known about what is on the disk.
+    pub(super) fn run(mut self, jobs: &Receiver<LogJob>) {
+        // What is on disk is acknowledged by this thread, while little is under way.
+        lend_thread();
+        if let Err(error) = self.work(jobs) {
+            self.remember_loss();
+            let fatal = Fatal::Log(Arc::new(error));
+            // Not only to the replica, which is gone before the last sync when the member stops.
+            self.fatal.send_replace(Some(fatal.clone()));
+            let _ = self.replica.send(ToReplica::Failed(fatal));
+        }
     }
 
     fn remember_loss(&self) {
@@ -78,25 +78,20 @@ impl LogWorker {
         }
     }
 
-    fn steps(&mut self) -> Result<Next, LogError> {
+    fn work(&mut self, jobs: &Receiver<LogJob>) -> Result<(), LogError> {
         loop {
             self.take_back(self.filler.filled())?;
             self.writer.save_space(self.space.is_low());
             match self.writer.step(&mut self.log, clock::now())? {
                 LogStep::Sync => self.sync()?,
-                LogStep::Persisted { id, entries } => {
-                    self.tell(id, entries);
-                    self.has_chores = true;
-                    return Ok(Next::GoOn);
-                }
+                LogStep::Persisted { id, entries } => self.tell(id, entries),
                 LogStep::Fill(piece) => self.filler.fill(piece),
                 LogStep::AwaitPiece => self.take_back(self.filler.wait())?,
                 LogStep::Wait { longest, full } => {
                     self.tell_full(full.as_ref());
-                    return Ok(Next::Wait {
-                        until: Some(Instant::now() + longest.unwrap_or(LONGEST_WAIT)),
-                        deep: false,
-                    });
+                    if !self.take_jobs(jobs, longest) {
+                        return self.log.sync();
+                    }
                 }
             }
         }
@@ -133,41 +128,18 @@ impl LogWorker {
         }
         let _ = self.replica.send(Input::LogFull.into());
     }
-}
 
-impl Work<LogJob> for LogWorker {
-    const NAME: &'static str = "dengine-log";
-    const ORDER: u8 = 1;
-    /// What queued while it synced is written together, by its thread.
-    const TURNS: usize = 1;
-
-    fn is_little(job: &LogJob) -> bool {
-        match job {
-            LogJob::Append { entries, .. } => {
-                let bytes = entries.iter().map(entry_bytes).sum::<usize>();
-                entries.len() <= LITTLE_ENTRIES && bytes <= LITTLE_BYTES
-            }
-            LogJob::TruncatePrefix(_) => false,
+    /// Takes what queued, or waits for it, so long at most. Says whether more may come: a member
+    /// that stops has promised nothing of what could not be written, but what came before it.
+    fn take_jobs(&mut self, jobs: &Receiver<LogJob>, longest: Option<Duration>) -> bool {
+        let first = jobs.recv_timeout(longest.unwrap_or(LONGEST_WAIT));
+        if matches!(first, Err(RecvTimeoutError::Disconnected)) {
+            return false;
         }
-    }
-
-    fn work(&mut self, jobs: &mut dyn Iterator<Item = LogJob>) -> Next {
-        // Else what keeps queueing would put it off for ever.
-        if !std::mem::take(&mut self.has_chores) {
-            jobs.for_each(|job| self.writer.add(job));
+        for job in first.into_iter().chain(jobs.try_iter()) {
+            self.writer.add(job);
         }
-        self.steps().unwrap_or_else(|error| {
-            self.fail(error);
-            Next::End
-        })
-    }
-
-    /// A member that stops has promised nothing of what could not be written, but what came before
-    /// it.
-    fn finish(&mut self) {
-        if let Err(error) = self.log.sync() {
-            self.fail(error);
-        }
+        true
     }
 }
 

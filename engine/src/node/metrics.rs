@@ -17,10 +17,10 @@ metrics_table! {
     /// A turn handles everything that was queued.
     Histogram REPLICA_TURN_SECONDS = "dengine_replica_turn_seconds";
 
-    /// Turns of replica, log and applier that a caller took in the place of their threads
+    /// Turns of the replica that a caller took in the place of its thread
     ///
-    /// While little is under way they all are.
-    Counter TURNS_BY_CALLERS_TOTAL = "dengine_turns_by_callers_total";
+    /// While little is under way nearly all of them.
+    Counter REPLICA_TURNS_BY_CALLERS_TOTAL = "dengine_replica_turns_by_callers_total";
 
     /// Time that a read waited for confirmation by a quorum
     ///

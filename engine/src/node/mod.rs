@@ -67,7 +67,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use waiters::Waiters;
-pub(crate) use worker::Worker;
+pub(crate) use worker::Inbox;
 pub use worker::lend_thread;
 
 pub use status::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};

@@ -9,7 +9,7 @@ use super::snapshots::Snapshots;
 use super::space::Space;
 use super::stages::Stages;
 use super::status::{Lifecycle, MembersView, NodeStatus, Signals};
-use super::worker::{Next, Work, Worker};
+use super::worker::{Next, Work};
 use super::{clock, metrics};
 use crate::config::Config;
 use crate::error::{Fatal, LeaderHint, RequestError};
@@ -26,7 +26,7 @@ use dengine_raft::{Divergence, Input, LogJob, Output, Token};
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Inputs taken in before the replica is asked what follows. Bounds how long an answer waits for
@@ -35,8 +35,8 @@ const INPUTS_PER_TURN_MAX: usize = 4096;
 
 /// The queues of those who do what the replica says.
 pub(super) struct Jobs {
-    pub(super) log: Worker<LogJob>,
-    pub(super) apply: Worker<Apply>,
+    pub(super) log: Sender<LogJob>,
+    pub(super) apply: Sender<Apply>,
     pub(super) flush: FlushRequests,
 }
 
@@ -72,26 +72,15 @@ pub(super) struct ReplicaWorker {
 }
 
 impl Work<ToReplica> for ReplicaWorker {
-    const NAME: &'static str = "dengine-replica";
-    const ORDER: u8 = 0;
-    const TURNS: usize = 4;
-
-    /// It waits for nothing.
-    fn is_little(_: &ToReplica) -> bool {
-        true
-    }
-
     fn work(&mut self, items: &mut dyn Iterator<Item = ToReplica>) -> Next {
         match self.turn(items) {
             ControlFlow::Continue(()) => Next::Wait {
-                until: Some(Instant::now() + self.patience()),
+                until: Some(self.sleeps_until()),
                 deep: !self.replica.awaits_applied(),
             },
             ControlFlow::Break(()) => Next::End,
         }
     }
-
-    fn finish(&mut self) {}
 }
 
 impl ReplicaWorker {
@@ -126,11 +115,15 @@ impl ReplicaWorker {
         self.next_tick = now + self.config.tick();
     }
 
-    /// How long nothing has to be done by itself.
-    fn patience(&self) -> Duration {
-        let to_tick = self.next_tick.saturating_duration_since(Instant::now());
-        let wakes_at = self.replica.wakes_at();
-        wakes_at.map_or(to_tick, |at| at.since(clock::now()).min(to_tick))
+    /// When something has to be done by itself.
+    fn sleeps_until(&self) -> Instant {
+        match self.replica.wakes_at() {
+            Some(at) => {
+                let wakes_in = at.since(clock::now());
+                self.next_tick.min(Instant::now() + wakes_in)
+            }
+            None => self.next_tick,
+        }
     }
 
     /// What follows from the inputs that were taken in.
@@ -211,7 +204,7 @@ impl ReplicaWorker {
     fn carry_out(&mut self, output: Output) -> ControlFlow<()> {
         match output {
             // If the log writer or the applier is gone it has reported why, and that ends this
-            // one.
+            // worker.
             Output::Log(job) => drop(self.jobs.log.send(job)),
             Output::Apply(job) => {
                 let callers = self.callers.of(&job);

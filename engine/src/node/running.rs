@@ -4,7 +4,7 @@ use super::inbox::{Answer, Reply, ToReplica};
 use super::space::Space;
 use super::start::{self, Start};
 use super::waiters::{Awaited, Waiters};
-use super::worker::Worker;
+use super::worker::Inbox;
 use super::{Written, clock, flusher, metrics};
 use crate::config::{Config, Limits};
 use crate::error::{RequestError, StartError};
@@ -70,7 +70,7 @@ pub(super) struct FromPeers {
 pub(super) struct Running {
     pub(super) identity: Identity,
     pub(super) config: Config,
-    pub(super) inbox: Worker<ToReplica>,
+    pub(super) inbox: Inbox,
     pub(super) admission: Admission,
     pub(super) space: Arc<Space>,
     pub(super) lease: Arc<LeaseView>,
@@ -249,7 +249,7 @@ impl Running {
             let (write, caller) = make(Awaited::from(reply));
             ToReplica::Write(write, caller)
         });
-        if let Err(SendError(unsent)) = self.inbox.send_and_work(all.collect()) {
+        if let Err(SendError(unsent)) = self.inbox.send_all(all.collect()) {
             unsent.into_iter().for_each(refuse);
         }
         // What has no answer in time, or whose replica ended with it in its log, may still take
@@ -318,7 +318,7 @@ impl Running {
     fn ask<T>(&self, make: impl FnOnce(Reply<T>) -> ToReplica) -> Result<Answer<T>, RequestError> {
         let (reply, answer) = Reply::channel();
         self.inbox
-            .send_and_work(vec![make(reply)])
+            .send(make(reply))
             .map_err(|_| RequestError::ShuttingDown)?;
         Ok(answer)
     }

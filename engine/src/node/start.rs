@@ -1,12 +1,12 @@
 //! Starting a member that takes part: what its threads share, what connects them, and the threads.
 
-use super::applier::ApplyWorker;
+use super::applier::ApplyThread;
 use super::callers::{Callers, Committed};
 use super::flusher::{self, FlushRequests, FlushTrigger};
 use super::inbox::ToReplica;
 use super::install::Install;
 use super::keeper::KeeperThread;
-use super::log_writer::LogWorker;
+use super::log_writer::LogThread;
 use super::open::{open_both, restore};
 use super::own_entry;
 use super::reclaimer::Reclaimer;
@@ -16,7 +16,7 @@ use super::snapshots::{Maker, Snapshots};
 use super::space::{HandOvers, Space, ToldLow};
 use super::stages::Stages;
 use super::status::Signals;
-use super::worker::{Work, Worker, worker};
+use super::worker::{Inbox, worker};
 use crate::config::Config;
 use crate::error::{Fatal, StartError};
 use crate::storage::{OpenStore, RocksStore};
@@ -36,6 +36,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
+
+const REPLICA_THREAD: &str = "dengine-replica";
 
 /// What a member needs to start.
 pub(super) struct Start {
@@ -91,7 +93,7 @@ struct Parts<'a> {
     /// Of whoever starts the member.
     runtime: &'a Handle,
     machine: &'a StateMachine<RocksStore>,
-    inbox: Worker<ToReplica>,
+    inbox: Inbox,
     members: watch::Receiver<Arc<Membership>>,
     introduced: Introduced,
     incoming: Incoming,
@@ -112,14 +114,14 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     own_entry::tell_at_start(own, address, &machine.membership());
 
     let fatal = &start.signals.fatal;
-    let (inbox, replica_desk) = worker(fatal.clone());
+    let (inbox, replica_desk) = worker(REPLICA_THREAD, fatal.clone());
     let (membership, members) = watch::channel(machine.membership());
     end_when_damaged(&machine, inbox.queue());
     let parts = Parts::new(start, runtime, &machine, inbox, members);
     let running = parts.running(&replica, store);
 
-    let (log_jobs, log_desk) = worker(fatal.clone());
-    let (apply_jobs, apply_desk) = worker(fatal.clone());
+    let (log_jobs, appends) = channel();
+    let (apply_jobs, applies) = channel();
     let (flush, flushes) = FlushRequests::channel();
     let (keeper_lives, keeper_stop) = channel();
     let (reclaimer_lives, reclaimer_stop) = channel();
@@ -136,25 +138,25 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     let log = parts.log_thread(log)?;
     let flusher = machine.flusher();
     let Parts { inbox, space, .. } = parts;
-    let applier = ApplyWorker {
+    let applier = ApplyThread {
         own,
         applier: Applier::new(machine),
         callers: Committed::default(),
-        replica: inbox.clone(),
+        replica: inbox.queue(),
         membership,
         revision: start.signals.revision.clone(),
         flush: FlushTrigger::new(flush, start.config.log.flush_bytes),
     };
     let inbox = inbox.queue();
     let mut threads = Threads::new(fatal.clone());
-    threads.spawn(LogWorker::NAME, move || log_desk.run(log))?;
+    threads.spawn("dengine-log", move || log.run(&appends))?;
     threads.spawn("dengine-flush", move || {
         flusher::run(&flusher, &flushes, &inbox, &space);
     })?;
-    threads.spawn(ApplyWorker::NAME, move || apply_desk.run(applier))?;
+    threads.spawn("dengine-apply", move || applier.run(&applies))?;
     threads.spawn("dengine-keeper", move || keeper.run(&keeper_stop))?;
     threads.spawn("dengine-reclaim", move || reclaimer.run(&reclaimer_stop))?;
-    threads.spawn(ReplicaWorker::NAME, move || replica_desk.run(replica))?;
+    threads.spawn(REPLICA_THREAD, move || replica_desk.run(replica))?;
     Ok(running.with(threads.handles))
 }
 
@@ -163,7 +165,7 @@ impl<'a> Parts<'a> {
         start: &'a Start,
         runtime: &'a Handle,
         machine: &'a StateMachine<RocksStore>,
-        inbox: Worker<ToReplica>,
+        inbox: Inbox,
         members: watch::Receiver<Arc<Membership>>,
     ) -> Self {
         let space = Arc::new(Space::of(&start.config));
@@ -271,8 +273,8 @@ impl<'a> Parts<'a> {
         }
     }
 
-    fn log_thread(&self, log: Log<RealDisk>) -> Result<LogWorker, StartError> {
-        LogWorker::new(
+    fn log_thread(&self, log: Log<RealDisk>) -> Result<LogThread, StartError> {
+        LogThread::new(
             log,
             self.inbox.clone(),
             self.start.signals.fatal.clone(),

@@ -1,24 +1,21 @@
-//! Workers of a member: each has a queue, a state that only it sees, and a thread.
+//! The replica as a worker: a queue, a state that only it sees, and a thread.
 //!
-//! While little is under way, whoever puts something into a queue does the work at once, in the
-//! place of the worker's thread, which sleeps on; and what that leads to at other workers too. A
-//! lone write so runs to its end in the threads that read sockets, without one of them waking
-//! another: that takes longer than the work. Under load the threads work side by side, each on all
-//! that queued meanwhile. A worker goes over to its thread with the first turn that found much or
-//! took long, and comes back once it has been quiet for a moment; so a disk that hangs stops one
-//! caller, and whoever comes later finds the queue.
+//! To wake a thread takes longer than most of what the replica does then. So while little is under
+//! way, whoever puts something into its queue takes the turn at once, in the place of the replica's
+//! thread, which sleeps on: a runtime thread that has read a write or a peer's message, or the log
+//! writer's thread that has synced. Under load the thread works, on all that queued meanwhile. The
+//! replica goes over to it with the first turn that found much or took long, and back once it has
+//! been quiet for a moment.
 //!
-//! Whoever stands in is a thread that may ([`lend_thread`]): one of the program's own, of which there
-//! are several, with no lower priority than the worker's. It has handed something over and has
-//! nothing else to do until that is seen to ([`Worker::send_and_work`]), and holds no lock. What it gives to other workers meanwhile
-//! ([`Worker::send`]) is worked off once it is through with the present one, in their
-//! [order](Work::ORDER): what waits for nothing comes first, so that no worker's place is kept from
-//! its thread while another one waits for a disk.
+//! What may be done so waits for nothing. Disks are waited for by the log writer's thread and the
+//! applier's alone: a runtime thread that did would take its timers and sockets with it, for tokio
+//! lets nobody else poll them.
 
+use super::inbox::ToReplica;
 use super::metrics;
 use crate::error::Fatal;
 use dengine_raft::channel::{Loan, Receiver, Rest, Sender, channel};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{RecvTimeoutError, SendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,27 +30,14 @@ const BUSY: Duration = Duration::from_millis(5);
 const SLOW_TURN: Duration = Duration::from_millis(10);
 /// For so long after it the thread works.
 const SLOW: Duration = Duration::from_millis(50);
-/// Whoever stands in leaves what is left after this to the threads.
-const STANDS_IN: Duration = Duration::from_millis(2);
+/// Turns that a caller takes before the thread is woken for what has come meanwhile.
+const TURNS_MAX: usize = 4;
 
 /// What a worker does.
 pub(super) trait Work<T>: Send + 'static {
-    /// Of its thread.
-    const NAME: &'static str;
-    /// Whoever stands in for several workers begins with the lowest.
-    const ORDER: u8;
-    /// Turns that a caller takes in its place before its thread is woken for what has come
-    /// meanwhile.
-    const TURNS: usize;
-
-    /// Whether a caller may do this in its place.
-    fn is_little(item: &T) -> bool;
-
-    /// Does what follows from what has queued, of which it takes as much as it likes.
+    /// Does what follows from what has queued, of which it takes as much as it likes. It waits for
+    /// nothing.
     fn work(&mut self, items: &mut dyn Iterator<Item = T>) -> Next;
-
-    /// Nobody can send it anything any more.
-    fn finish(&mut self);
 }
 
 /// What a worker does next.
@@ -66,8 +50,6 @@ pub(super) enum Next {
         /// What is sent quietly can wait for what is not.
         deep: bool,
     },
-    /// It has something left to do, for which nobody waits as others do for what it has done.
-    GoOn,
     /// It has ended.
     End,
 }
@@ -78,11 +60,13 @@ pub(crate) struct Worker<T> {
     place: Arc<dyn Place<T>>,
 }
 
-/// A worker, as those see it who stand in for it.
+/// The way to the replica.
+pub(crate) type Inbox = Worker<ToReplica>;
+
+/// A worker, as those see it who take its turns.
 trait Place<T>: Send + Sync {
-    fn is_little(&self, item: &T) -> bool;
-    /// Has this thread work in the place of the worker's, once it is through with what it does.
-    fn put_off(self: Arc<Self>, loan: Loan<T>);
+    /// Works in the place of its thread.
+    fn stand_in(&self, loan: Loan<T>);
 }
 
 /// A worker that is to be, for the thread that it will have.
@@ -91,9 +75,10 @@ pub(super) struct Hired<T, W> {
     desk: Arc<Desk<W>>,
 }
 
-/// What a worker works on: for its thread, and for who stands in. It is theirs by turns, so nobody
-/// waits for the lock.
+/// What a worker works on: for its thread, and for callers. It is theirs by turns, so nobody waits
+/// for the lock.
 struct Desk<W> {
+    name: &'static str,
     state: Mutex<State<W>>,
     fatal: watch::Sender<Option<Fatal>>,
 }
@@ -107,17 +92,20 @@ struct State<W> {
     busy_until: Instant,
 }
 
-/// A worker, and what its thread takes over. If a caller panics in its place, `fatal` is told.
+/// A worker, and what its thread takes over. If a caller panics in its place, `fatal` is told, as
+/// of a thread of this name.
 pub(super) fn worker<T: Send + 'static, W: Work<T>>(
+    name: &'static str,
     fatal: watch::Sender<Option<Fatal>>,
 ) -> (Worker<T>, Hired<T, W>) {
-    let (sender, receiver) = channel();
+    let (sender, queue) = channel();
     let state = State {
         work: None,
         has_ended: false,
         busy_until: Instant::now(),
     };
     let desk = Arc::new(Desk {
+        name,
         state: Mutex::new(state),
         fatal,
     });
@@ -125,7 +113,6 @@ pub(super) fn worker<T: Send + 'static, W: Work<T>>(
         queue: sender,
         place: Arc::clone(&desk) as _,
     };
-    let queue = receiver;
     (worker, Hired { queue, desk })
 }
 
@@ -139,44 +126,26 @@ impl<T> Clone for Worker<T> {
 }
 
 impl<T> Worker<T> {
-    /// Sends something. Its thread sees to it; or the caller, later, if that stands in for another
-    /// worker now.
+    /// Sends something, and does what follows if this thread may and the worker's sleeps.
     ///
     /// # Errors
     /// The worker has ended; here it is again.
     pub(crate) fn send(&self, item: T) -> Result<(), SendError<T>> {
-        if !stands_in() || !self.place.is_little(&item) {
-            return self.queue.send(item);
+        match IS_LENT.get() {
+            true => self.work(self.queue.send_or_borrow(item)?),
+            false => self.queue.send(item)?,
         }
-        self.put_off(self.queue.send_or_borrow(item)?);
         Ok(())
     }
 
-    /// The same, for what may wait until something else is sent.
-    ///
-    /// # Errors
-    /// As above.
-    pub(super) fn send_quietly(&self, item: T) -> Result<(), SendError<T>> {
-        if !stands_in() || !self.place.is_little(&item) {
-            return self.queue.send_quietly(item);
-        }
-        self.put_off(self.queue.send_quietly_or_borrow(item)?);
-        Ok(())
-    }
-
-    /// Sends all of them, side by side, and does what follows if this thread may and the worker's
-    /// sleeps. The caller holds no lock, and waits for what becomes of them.
+    /// The same with all of them, which are put in side by side.
     ///
     /// # Errors
     /// The worker has ended; here they are again.
-    pub(crate) fn send_and_work(&self, items: Vec<T>) -> Result<(), SendError<Vec<T>>> {
-        let little = items.len() <= FEW_ITEMS && items.iter().all(|it| self.place.is_little(it));
-        if !little || !IS_LENT.get() {
-            return self.queue.send_all(items);
-        }
-        if let Some(loan) = self.queue.send_all_or_borrow(items)? {
-            let place = Arc::clone(&self.place);
-            stand_in(|| place.put_off(loan));
+    pub(crate) fn send_all(&self, items: Vec<T>) -> Result<(), SendError<Vec<T>>> {
+        match IS_LENT.get() && items.len() <= FEW_ITEMS {
+            true => self.work(self.queue.send_all_or_borrow(items)?),
+            false => self.queue.send_all(items)?,
         }
         Ok(())
     }
@@ -186,42 +155,18 @@ impl<T> Worker<T> {
         self.queue.clone()
     }
 
-    fn put_off(&self, loan: Option<Loan<T>>) {
+    fn work(&self, loan: Option<Loan<T>>) {
         if let Some(loan) = loan {
-            Arc::clone(&self.place).put_off(loan);
+            self.place.stand_in(loan);
         }
     }
 }
 
 impl<T: Send + 'static, W: Work<T>> Place<T> for Desk<W> {
-    fn is_little(&self, item: &T) -> bool {
-        W::is_little(item)
-    }
-
-    fn put_off(self: Arc<Self>, loan: Loan<T>) {
-        put_off(W::ORDER, Box::new(move || self.stand_in(loan)));
-    }
-}
-
-impl<W> Desk<W> {
-    fn lock(&self) -> MutexGuard<'_, State<W>> {
-        // A panic while it was held has ended the worker.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Works in the place of its thread.
-    fn stand_in<T>(self: Arc<Self>, mut loan: Loan<T>)
-    where
-        T: Send + 'static,
-        W: Work<T>,
-    {
-        for _ in 0..W::TURNS {
-            if has_stood_in_for_long() {
-                break;
-            }
+    fn stand_in(&self, mut loan: Loan<T>) {
+        for _ in 0..TURNS_MAX {
             let (next, lends) = self.turn_in_place(&mut loan);
             match next {
-                Next::GoOn => return Place::put_off(self, loan),
                 Next::End => break,
                 Next::Wait { until, deep } if loan.is_empty() => {
                     return loan.give_back(Rest { until, deep, lends });
@@ -233,6 +178,13 @@ impl<W> Desk<W> {
         // Its thread sees to the rest.
         drop(loan);
     }
+}
+
+impl<W> Desk<W> {
+    fn lock(&self) -> MutexGuard<'_, State<W>> {
+        // A panic while it was held has ended the worker.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     fn turn_in_place<T>(&self, loan: &mut Loan<T>) -> (Next, bool)
     where
@@ -240,9 +192,9 @@ impl<W> Desk<W> {
     {
         let mut state = self.lock();
         let turn = std::panic::catch_unwind(AssertUnwindSafe(|| state.turn(loan)));
-        ::metrics::counter!(metrics::TURNS_BY_CALLERS_TOTAL).increment(1);
+        ::metrics::counter!(metrics::REPLICA_TURNS_BY_CALLERS_TOTAL).increment(1);
         let next = turn.unwrap_or_else(|_| {
-            self.fatal.send_replace(Some(Fatal::Panicked(W::NAME)));
+            self.fatal.send_replace(Some(Fatal::Panicked(self.name)));
             Next::End
         });
         state.has_ended |= next == Next::End;
@@ -294,7 +246,6 @@ impl<T: Send + 'static, W: Work<T>> Hired<T, W> {
                 (state.turn(&mut items), state.lends())
             };
             let (until, deep) = match next {
-                Next::GoOn => continue,
                 Next::End => return,
                 Next::Wait { .. } if first.len() > 0 => continue,
                 Next::Wait { until, deep } => (until, deep),
@@ -302,12 +253,7 @@ impl<T: Send + 'static, W: Work<T>> Hired<T, W> {
             match self.queue.recv_at(Rest { until, deep, lends }) {
                 Ok(item) => first = Some(item).into_iter(),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    if let Some(work) = &mut self.desk.lock().work {
-                        work.finish();
-                    }
-                    return;
-                }
+                Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
@@ -323,66 +269,14 @@ impl<W> Drop for Leaving<'_, W> {
     }
 }
 
-/// What a thread that stands in has to do yet.
-struct Agenda {
-    until: Instant,
-    turns: Vec<(u8, Box<dyn FnOnce()>)>,
-}
-
-/// From now on this thread may work in the place of members' threads, and wait for their disks.
-/// Another thread is to serve what this one would meanwhile; its priority is to be the usual one.
+/// From now on this thread takes the replica's turns where it may. Its priority is to be the usual
+/// one, for the replica's thread waits meanwhile.
 pub fn lend_thread() {
     IS_LENT.set(true);
 }
 
 thread_local! {
     static IS_LENT: Cell<bool> = const { Cell::new(false) };
-    /// `Some` while this thread stands in for workers.
-    static AGENDA: RefCell<Option<Agenda>> = const { RefCell::new(None) };
-}
-
-fn stands_in() -> bool {
-    AGENDA.with_borrow(Option::is_some)
-}
-
-fn has_stood_in_for_long() -> bool {
-    AGENDA.with_borrow(|agenda| {
-        let agenda = agenda.as_ref();
-        agenda.is_none_or(|agenda| agenda.until <= Instant::now())
-    })
-}
-
-/// Has this thread, which stands in, take a turn later.
-fn put_off(order: u8, turn: Box<dyn FnOnce()>) {
-    AGENDA.with_borrow_mut(|agenda| {
-        if let Some(agenda) = agenda {
-            agenda.turns.push((order, turn));
-        }
-    });
-}
-
-/// Stands in for workers, from what this puts off until nothing is left to do.
-fn stand_in(begin: impl FnOnce()) {
-    if stands_in() {
-        return begin();
-    }
-    let until = Instant::now() + STANDS_IN;
-    let turns = Vec::new();
-    AGENDA.set(Some(Agenda { until, turns }));
-    begin();
-    while let Some(turn) = next_turn() {
-        turn();
-    }
-    AGENDA.set(None);
-}
-
-fn next_turn() -> Option<Box<dyn FnOnce()>> {
-    AGENDA.with_borrow_mut(|agenda| {
-        let turns = &mut agenda.as_mut()?.turns;
-        let orders = turns.iter().enumerate();
-        let (first, _) = orders.min_by_key(|(place, (order, _))| (*order, *place))?;
-        Some(turns.remove(first).1)
-    })
 }
 
 #[cfg(test)]
@@ -393,27 +287,16 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Tells what it is given, and by which thread; the last number of a kind makes it do more.
+    /// Tells what it is given, and by which thread; some numbers make it do more.
     struct Notes {
         told: mpsc::Sender<(u8, ThreadId)>,
-        next: Option<Worker<u8>>,
-        finished: mpsc::Sender<()>,
     }
 
     const PANIC: u8 = 100;
     const END: u8 = 101;
     const SLOW_ONE: u8 = 102;
-    const MUCH: u8 = 103;
 
     impl Work<u8> for Notes {
-        const NAME: &'static str = "notes";
-        const ORDER: u8 = 1;
-        const TURNS: usize = 2;
-
-        fn is_little(item: &u8) -> bool {
-            *item != MUCH
-        }
-
         fn work(&mut self, items: &mut dyn Iterator<Item = u8>) -> Next {
             for item in items {
                 match item {
@@ -423,44 +306,29 @@ mod tests {
                     _ => {}
                 }
                 self.told.send((item, thread::current().id())).unwrap();
-                if let Some(next) = &self.next {
-                    next.send(item).unwrap();
-                }
             }
             Next::Wait {
                 until: None,
                 deep: false,
             }
         }
-
-        fn finish(&mut self) {
-            self.finished.send(()).unwrap();
-        }
     }
 
     struct Hall {
         told: mpsc::Receiver<(u8, ThreadId)>,
-        finished: mpsc::Receiver<()>,
         fatal: watch::Receiver<Option<Fatal>>,
         thread: JoinHandle<()>,
     }
 
-    fn working(next: Option<Worker<u8>>) -> (Worker<u8>, Hall) {
+    fn working() -> (Worker<u8>, Hall) {
         lend_thread();
         let (fatal, told_fatal) = watch::channel(None);
-        let (worker, hired) = worker(fatal);
+        let (worker, hired) = worker("notes", fatal);
         let (told, came) = mpsc::channel();
-        let (finished, has_finished) = mpsc::channel();
-        let notes = Notes {
-            told,
-            next,
-            finished,
-        };
         let hall = Hall {
             told: came,
-            finished: has_finished,
             fatal: told_fatal,
-            thread: thread::spawn(move || hired.run(notes)),
+            thread: thread::spawn(move || hired.run(Notes { told })),
         };
         (worker, hall)
     }
@@ -481,7 +349,7 @@ mod tests {
         fn by_caller(&self, worker: &Worker<u8>, item: u8) {
             let begun = Instant::now();
             loop {
-                worker.send_and_work(vec![item]).unwrap();
+                worker.send(item).unwrap();
                 if self.by(item) == thread::current().id() {
                     return;
                 }
@@ -493,70 +361,49 @@ mod tests {
 
     #[test]
     fn a_caller_works_while_little_is_under_way_and_the_thread_when_it_is_much() {
-        let (worker, hall) = working(None);
+        let (worker, hall) = working();
         hall.by_caller(&worker, 1);
-        worker.send(2).unwrap();
-        assert!(hall.by_thread(2), "this was only to be sent");
-        hall.by_caller(&worker, 3);
-        worker.send_and_work(vec![MUCH]).unwrap();
-        assert!(hall.by_thread(MUCH));
-        hall.by_caller(&worker, 4);
         let many = vec![5; FEW_ITEMS + 1];
-        worker.send_and_work(many.clone()).unwrap();
+        worker.send_all(many.clone()).unwrap();
         assert!(many.iter().all(|item| hall.by_thread(*item)));
         hall.by_caller(&worker, 6);
         IS_LENT.set(false);
-        worker.send_and_work(vec![7]).unwrap();
+        worker.send(7).unwrap();
         assert!(hall.by_thread(7), "this is somebody else's thread");
         drop(worker);
-        hall.finished.recv_timeout(LONG).unwrap();
         hall.thread.join().unwrap();
     }
 
     /// A caller that had to wait leaves it to the thread for a while.
     #[test]
     fn a_turn_that_took_long_is_the_last_of_a_caller() {
-        let (worker, hall) = working(None);
+        let (worker, hall) = working();
         hall.by_caller(&worker, SLOW_ONE);
-        worker.send_and_work(vec![1]).unwrap();
+        worker.send(1).unwrap();
         assert!(hall.by_thread(1));
     }
 
     #[test]
-    fn what_a_turn_leads_to_is_done_by_the_same_caller() {
-        let (second, of_second) = working(None);
-        let (first, of_first) = working(Some(second));
-        of_first.by_caller(&first, 1);
-        while of_second.told.recv_timeout(BUSY).is_ok() {}
-        thread::sleep(BUSY);
-        first.send_and_work(vec![2]).unwrap();
-        let both = [of_first.by(2), of_second.by(2)];
-        assert_eq!(both, [thread::current().id(); 2]);
-        drop(first);
-        of_second.finished.recv_timeout(LONG).unwrap();
-    }
-
-    #[test]
     fn a_panic_of_a_caller_ends_the_worker_not_the_caller() {
-        let (worker, hall) = working(None);
+        let (worker, hall) = working();
         hall.by_caller(&worker, 1);
-        worker.send_and_work(vec![PANIC]).unwrap();
+        worker.send(PANIC).unwrap();
         hall.thread.join().unwrap();
         assert!(matches!(
             *hall.fatal.borrow(),
             Some(Fatal::Panicked("notes"))
         ));
         assert!(worker.send(2).is_err());
-        assert!(hall.finished.recv().is_err(), "it was let go of");
+        assert!(hall.told.recv().is_err(), "it was let go of");
     }
 
     #[test]
     fn a_worker_that_ends_in_the_hands_of_a_caller_ends() {
-        let (worker, hall) = working(None);
+        let (worker, hall) = working();
         hall.by_caller(&worker, 1);
-        worker.send_and_work(vec![END, 2]).unwrap();
+        worker.send_all(vec![END, 2]).unwrap();
         hall.thread.join().unwrap();
         assert!(hall.fatal.borrow().is_none());
-        assert!(worker.send_and_work(vec![3]).is_err());
+        assert!(worker.send(3).is_err());
     }
 }

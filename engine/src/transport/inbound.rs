@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::connections::{self, Connections, Guarded, Http, OnConnection, Sources, WhenFull};
 use crate::error::StartError;
 use crate::files::{self, Use};
-use crate::node::{PeerStream, ToReplica, Worker};
+use crate::node::{Inbox, PeerStream, ToReplica};
 use bytes::Bytes;
 use dengine_data_dir::Identity;
 use dengine_kv::Membership;
@@ -56,7 +56,7 @@ pub(crate) struct PeerEntrance {
     pub(crate) introduced: Introduced,
     /// Whom this member follows.
     pub(crate) leader: LeaderNow,
-    pub(crate) inbox: Worker<ToReplica>,
+    pub(crate) inbox: Inbox,
     /// Bounds the bytes that wait for the replica; a stream that finds none waits, and so does its
     /// peer.
     pub(crate) permits: Arc<Semaphore>,
@@ -455,7 +455,7 @@ impl PeerEntrance {
     }
 
     fn hand_over(&self, messages: Vec<ToReplica>) -> Result<(), Status> {
-        let handed_over = self.inbox.send_and_work(messages);
+        let handed_over = self.inbox.send_all(messages);
         handed_over.map_err(|_| stopping())
     }
 }

@@ -1,36 +1,36 @@
-//! Who does the work of a member's replica, log writer and applier.
+//! Who takes the turns of a member's replica.
 //!
-//! In `dengine` callers do it in the place of the threads while little is under way
-//! (`engine/src/node/worker.rs`): what one worker leads to follows at once, before anything else
-//! arrives. In a quarter of the runs it is always so, in another one for half a second out of each
-//! second, and in the others each waits for its thread. Decided apart from all that a run draws
+//! In `dengine` callers do in the place of its thread while little is under way
+//! (`engine/src/node/worker.rs`): what follows from a message or a sync follows at once, before
+//! anything else arrives. In a quarter of the runs it is always so, in another one for half a second out of each
+//! second, and in the others its thread is woken first. Decided apart from all that a run draws
 //! besides, so that the others are what they would be if there were none.
 
 use super::queue::{Nanos, SECOND};
 
 /// See [the module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum WorkBy {
+pub(super) enum TurnsBy {
     #[default]
-    Threads,
+    Thread,
     Callers,
     /// Now these, now those.
     Either,
 }
 
-impl WorkBy {
+impl TurnsBy {
     pub(super) fn of(seed: u64) -> Self {
         match seed % 4 {
             1 => Self::Callers,
             2 => Self::Either,
-            _ => Self::Threads,
+            _ => Self::Thread,
         }
     }
 
-    /// How long a worker takes to begin, if its thread takes as long to wake.
+    /// How long the replica takes to begin, if its thread takes as long to wake.
     pub(super) fn begins_after(self, wakes_in: Nanos, now: Nanos) -> Nanos {
         match self {
-            Self::Threads => wakes_in,
+            Self::Thread => wakes_in,
             Self::Callers => 0,
             Self::Either if now % SECOND < SECOND / 2 => 0,
             Self::Either => wakes_in,

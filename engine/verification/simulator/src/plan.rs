@@ -3,7 +3,7 @@
 //! another's bugs (swarm testing, Groce et al. 2012).
 
 use super::focus::Focus;
-use super::in_place::WorkBy;
+use super::in_place::TurnsBy;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use super::settings::MemberSettings;
@@ -226,7 +226,7 @@ pub(super) struct Plan {
     pub(super) weather: Weather,
     pub(super) sync: Nanos,
     pub(super) apply: Nanos,
-    pub(super) work_by: WorkBy,
+    pub(super) turns_by: TurnsBy,
     /// Writes are acknowledged before they are synced: see [`loss`](super::loss).
     pub(super) memory_first: bool,
     /// For how many bytes, and how long, they are not synced then.
@@ -284,7 +284,7 @@ impl Plan {
             weather: Weather::draw(random),
             sync: random.between(50, 3_000) * (MILLI / 1_000),
             apply: random.between(10, 1_000) * (MILLI / 1_000),
-            work_by: WorkBy::default(),
+            turns_by: TurnsBy::default(),
             memory_first,
             sync_bytes: 1 << random.between(9, 17),
             sync_interval: Duration::from_nanos(random.between(20, 1_000) * MILLI),

@@ -8,7 +8,7 @@ use super::client::{self, Ask, Client, ClientEvent, Outcome};
 use super::clock::Clock;
 use super::displaced::Displacement;
 use super::forgiven::Losses;
-use super::in_place::WorkBy;
+use super::in_place::TurnsBy;
 use super::invariants::{Broken, End, Seen};
 use super::load_wave::LoadWave;
 use super::member::{Actor, DRIFT_PERCENT_MAX, Member};
@@ -79,7 +79,7 @@ impl World {
     pub(super) fn new(seed: u64, keep: Keep) -> Self {
         let mut random = Random::new(seed);
         let mut plan = Plan::draw(&mut random);
-        plan.work_by = WorkBy::of(seed);
+        plan.turns_by = TurnsBy::of(seed);
         full_disk::take_over(&mut plan, seed);
         let network = Network::new(random.fork(), plan.weather);
         let operator = Operator::new(random.fork(), plan.members);

@@ -14,10 +14,8 @@ impl Process {
         let has_work = !self.apply_jobs.is_empty() || self.applier.has_more();
         if has_work && !std::mem::replace(&mut self.apply_busy, true) {
             // A store that waits for its disk holds up whoever applies.
-            let delay = match machine.slow {
-                true => sim.random.spread(sim.plan.apply * 200),
-                false => sim.begins_after(sim.plan.apply),
-            };
+            let mean = sim.plan.apply * if machine.slow { 200 } else { 1 };
+            let delay = sim.random.spread(mean);
             machine.plan(sim, delay, Actor::Apply);
         }
     }
