@@ -1,7 +1,7 @@
 //! A targeted fault with five voters: a leader hands over, and does not hear that it was replaced
 //! before what the others had answered it until then has arrived. One follower still takes it for
-//! the leader, and asks it what may be read. Whoever took those answers for answers to what is asked
-//! since would let it read what is not the newest.
+//! the leader, and asks it what may be read. Whoever took those answers for answers to what is
+//! asked since would let it read what is not the newest.
 //!
 //! ```text
 //! leader    asks all for a round | hands over | is asked again by its follower | gets the answers
