@@ -378,7 +378,9 @@ mod tests {
     #[test]
     fn a_turn_that_took_long_is_the_last_of_a_caller() {
         let (worker, hall) = working();
-        hall.by_caller(&worker, SLOW_ONE);
+        hall.by_caller(&worker, 1);
+        worker.send(SLOW_ONE).unwrap();
+        assert_eq!(hall.by(SLOW_ONE), thread::current().id());
         worker.send(1).unwrap();
         assert!(hall.by_thread(1));
     }
