@@ -44,7 +44,7 @@ impl Asking {
     pub(crate) async fn open_to_write(&self, cluster: &impl Cluster) -> anyhow::Result<Client> {
         let client = self.open(cluster).await?;
         let until = Instant::now() + self.timeout;
-        let read = client.get(FIRST_KEY, Consistency::Linearizable).await;
+        let read = newest_revision(&client).await;
         read.context("nothing was changed, because the read that comes before a write failed")?;
         let left = until.saturating_duration_since(Instant::now());
         Ok(client.with_request_timeout(left))
@@ -55,10 +55,18 @@ impl Asking {
 pub(crate) fn written<T>(done: dengine_client::Result<T>) -> anyhow::Result<T> {
     done.map_err(|error| {
         let fate = match error {
-            Error::UnknownOutcome { .. } | Error::Unexpected { .. } => {
-                "the write may or may not have taken effect"
-            }
-            _ => "nothing was changed",
+            Error::InvalidOptions { .. }
+            | Error::InvalidRequest { .. }
+            | Error::RevisionUnavailable { .. }
+            | Error::Compacted { .. }
+            | Error::SessionLost { .. }
+            | Error::Refused { .. }
+            | Error::Overloaded { .. }
+            | Error::LowOnSpace { .. }
+            | Error::Unavailable { .. }
+            | Error::Timeout { .. } => "nothing was changed",
+            // What a later client may add is not known to be harmless.
+            _ => "the write may or may not have taken effect",
         };
         anyhow::Error::from(error).context(fate)
     })

@@ -243,30 +243,29 @@ pub(crate) async fn compact(
 ) -> anyhow::Result<u8> {
     let client = asking.open_to_write(cluster).await?;
     let revision = args.revision;
-    let done = match client.compact(revision).await {
+    match client.compact(revision).await {
         Err(error @ Error::RevisionUnavailable { .. }) => {
             // Compacted already, unless it lies in the future.
             if arguments::newest_revision(&client).await? < revision {
                 return written(Err(error));
             }
-            match asking.output {
+            print(&match asking.output {
                 Output::Json => json!({ "firstRevisionAtLeast": revision }).to_string(),
                 Output::Text => {
                     format!("nothing to do: history already begins at revision {revision} or above")
                 }
-            }
+            })?;
         }
-        done => {
-            let done = written(done)?;
+        compacted => {
+            let now = written(compacted)?.header.revision;
             let shown = print(&match asking.output {
                 Output::Json => json!({ "firstRevision": revision }).to_string(),
                 Output::Text => {
                     format!("nothing can be read or watched below revision {revision} any more")
                 }
             });
-            return after_write(shown, done.header.revision).map(|()| EXIT_OK);
+            after_write(shown, now)?;
         }
-    };
-    print(&done)?;
+    }
     Ok(EXIT_OK)
 }
