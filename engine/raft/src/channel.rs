@@ -21,6 +21,10 @@ use std::time::{Duration, Instant};
 /// Items for which the receiver keeps memory while it has none.
 const KEPT_ITEMS_MAX: usize = 4096;
 
+/// By less a receiver wakes too late rather than be woken to sleep for less long. What is due at one
+/// time by a clock is so at slightly different ones each time that it is asked for by another.
+const LATE_MAX: Duration = Duration::from_micros(50);
+
 /// A channel.
 #[must_use]
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
@@ -229,7 +233,7 @@ impl<T> Receiver<T> {
     /// # Errors
     /// There is none, and no sender any more.
     pub fn recv(&self) -> Result<T, RecvError> {
-        self.next(Rest::default()).map_err(|_| RecvError)
+        self.recv_at(Rest::default()).map_err(|_| RecvError)
     }
 
     /// The next item, if there is one within this time.
@@ -237,19 +241,10 @@ impl<T> Receiver<T> {
     /// # Errors
     /// There was none, or there is none and no sender any more.
     pub fn recv_timeout(&self, patience: Duration) -> Result<T, RecvTimeoutError> {
-        self.next(Rest {
+        self.recv_at(Rest {
             until: Instant::now().checked_add(patience),
             ..Rest::default()
         })
-    }
-
-    /// The next item, waited for like this. If its place was lent meanwhile, the time may end
-    /// early: there is something to see to, were it only that the next time is another one.
-    ///
-    /// # Errors
-    /// As above.
-    pub fn recv_at(&self, rest: Rest) -> Result<T, RecvTimeoutError> {
-        self.next(rest)
     }
 
     /// The next item, if there is one now.
@@ -274,7 +269,12 @@ impl<T> Receiver<T> {
         std::iter::from_fn(|| self.try_recv().ok())
     }
 
-    fn next(&self, rest: Rest) -> Result<T, RecvTimeoutError> {
+    /// The next item, waited for like this. If its place was lent meanwhile, the time may end
+    /// early: there is something to see to, were it only that the next time is another one.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn recv_at(&self, rest: Rest) -> Result<T, RecvTimeoutError> {
         let mut taken = self.taken.borrow_mut();
         if let Some(item) = taken.pop_front() {
             return Ok(item);
@@ -348,10 +348,9 @@ impl<T> Loan<T> {
         }
         let known = state.rest.until;
         let is_late = |rest: Rest| {
+            let comes_first = |until: Instant| known.is_none_or(|known| until + LATE_MAX < known);
             known.is_some_and(|known| known <= Instant::now())
-                || rest
-                    .until
-                    .is_some_and(|it| known.is_none_or(|known| it < known))
+                || rest.until.is_some_and(comes_first)
         };
         let has_come = !state.items.is_empty() && !planted!(GivenBackUnseen);
         state.sleep = Sleep::Asleep;

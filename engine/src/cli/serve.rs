@@ -44,7 +44,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .event_interval(server::TASKS_BETWEEN_EVENTS)
-        .on_thread_start(node::lend_thread)
+        .on_thread_start(node::take_turns_in_this_thread)
         .build()
         .map_err(StartError::Thread)?;
     let threads = NicerThreads::start(runtime.handle()).map_err(StartError::Thread)?;

@@ -1,4 +1,4 @@
-//! Everything that reaches the replica thread, through one queue.
+//! Everything that reaches the replica, through one queue.
 //!
 //! The queue itself has no bound; what enters it has. A request or a peer's message carries permits
 //! of a semaphore that it gives back when it was handled, and the log writer and the applier answer

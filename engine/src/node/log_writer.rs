@@ -4,7 +4,7 @@
 use super::inbox::ToReplica;
 use super::log_filler::LogFiller;
 use super::space::Space;
-use super::worker::{Inbox, lend_thread};
+use super::worker::{Inbox, take_turns_in_this_thread};
 use super::{clock, metrics};
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, StartError};
@@ -59,7 +59,7 @@ impl LogThread {
     /// thread: after a failed sync nothing can be known about what is on the disk.
     pub(super) fn run(mut self, jobs: &Receiver<LogJob>) {
         // What is on disk is acknowledged by this thread, while little is under way.
-        lend_thread();
+        take_turns_in_this_thread();
         if let Err(error) = self.work(jobs) {
             self.remember_loss();
             let fatal = Fatal::Log(Arc::new(error));

@@ -68,7 +68,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use waiters::Waiters;
 pub(crate) use worker::Inbox;
-pub use worker::lend_thread;
+pub use worker::take_turns_in_this_thread;
 
 pub use status::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};
 

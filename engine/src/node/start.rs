@@ -114,7 +114,7 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     own_entry::tell_at_start(own, address, &machine.membership());
 
     let fatal = &start.signals.fatal;
-    let (inbox, replica_desk) = worker(REPLICA_THREAD, fatal.clone());
+    let (inbox, replica_thread) = worker(REPLICA_THREAD, fatal.clone());
     let (membership, members) = watch::channel(machine.membership());
     end_when_damaged(&machine, inbox.queue());
     let parts = Parts::new(start, runtime, &machine, inbox, members);
@@ -156,7 +156,7 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     threads.spawn("dengine-apply", move || applier.run(&applies))?;
     threads.spawn("dengine-keeper", move || keeper.run(&keeper_stop))?;
     threads.spawn("dengine-reclaim", move || reclaimer.run(&reclaimer_stop))?;
-    threads.spawn(REPLICA_THREAD, move || replica_desk.run(replica))?;
+    threads.spawn(REPLICA_THREAD, move || replica_thread.run(replica))?;
     Ok(running.with(threads.handles))
 }
 

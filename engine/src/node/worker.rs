@@ -1,4 +1,4 @@
-//! The replica as a worker: a queue, a state that only it sees, and a thread.
+//! Whose thread takes a turn of the replica: its own, or that of whoever has something for it.
 //!
 //! To wake a thread takes longer than most of what the replica does then. So while little is under
 //! way, whoever puts something into its queue takes the turn at once, in the place of the replica's
@@ -35,8 +35,8 @@ const TURNS_MAX: usize = 4;
 
 /// What a worker does.
 pub(super) trait Work<T>: Send + 'static {
-    /// Does what follows from what has queued, of which it takes as much as it likes. It waits for
-    /// nothing.
+    /// Does what follows from what has queued, of which it takes the first at least, if there is
+    /// any. It waits for nothing.
     fn work(&mut self, items: &mut dyn Iterator<Item = T>) -> Next;
 }
 
@@ -57,27 +57,27 @@ pub(super) enum Next {
 /// The way to a worker.
 pub(crate) struct Worker<T> {
     queue: Sender<T>,
-    place: Arc<dyn Place<T>>,
+    turns: Arc<dyn Turns<T>>,
 }
 
 /// The way to the replica.
 pub(crate) type Inbox = Worker<ToReplica>;
 
-/// A worker, as those see it who take its turns.
-trait Place<T>: Send + Sync {
-    /// Works in the place of its thread.
-    fn stand_in(&self, loan: Loan<T>);
+/// A worker, as callers see it, who know nothing of what it works on.
+trait Turns<T>: Send + Sync {
+    /// Takes turns in the place of its thread.
+    fn take(&self, loan: Loan<T>);
 }
 
-/// A worker that is to be, for the thread that it will have.
-pub(super) struct Hired<T, W> {
+/// What the thread of a worker needs.
+pub(super) struct WorkerThread<T, W> {
     queue: Receiver<T>,
-    desk: Arc<Desk<W>>,
+    shared: Arc<Shared<W>>,
 }
 
 /// What a worker works on: for its thread, and for callers. It is theirs by turns, so nobody waits
 /// for the lock.
-struct Desk<W> {
+struct Shared<W> {
     name: &'static str,
     state: Mutex<State<W>>,
     fatal: watch::Sender<Option<Fatal>>,
@@ -97,30 +97,30 @@ struct State<W> {
 pub(super) fn worker<T: Send + 'static, W: Work<T>>(
     name: &'static str,
     fatal: watch::Sender<Option<Fatal>>,
-) -> (Worker<T>, Hired<T, W>) {
+) -> (Worker<T>, WorkerThread<T, W>) {
     let (sender, queue) = channel();
     let state = State {
         work: None,
         has_ended: false,
         busy_until: Instant::now(),
     };
-    let desk = Arc::new(Desk {
+    let shared = Arc::new(Shared {
         name,
         state: Mutex::new(state),
         fatal,
     });
     let worker = Worker {
         queue: sender,
-        place: Arc::clone(&desk) as _,
+        turns: Arc::clone(&shared) as _,
     };
-    (worker, Hired { queue, desk })
+    (worker, WorkerThread { queue, shared })
 }
 
 impl<T> Clone for Worker<T> {
     fn clone(&self) -> Self {
         Self {
             queue: self.queue.clone(),
-            place: Arc::clone(&self.place),
+            turns: Arc::clone(&self.turns),
         }
     }
 }
@@ -131,7 +131,7 @@ impl<T> Worker<T> {
     /// # Errors
     /// The worker has ended; here it is again.
     pub(crate) fn send(&self, item: T) -> Result<(), SendError<T>> {
-        match IS_LENT.get() {
+        match TAKES_TURNS.get() {
             true => self.work(self.queue.send_or_borrow(item)?),
             false => self.queue.send(item)?,
         }
@@ -143,7 +143,7 @@ impl<T> Worker<T> {
     /// # Errors
     /// The worker has ended; here they are again.
     pub(crate) fn send_all(&self, items: Vec<T>) -> Result<(), SendError<Vec<T>>> {
-        match IS_LENT.get() && items.len() <= FEW_ITEMS {
+        match TAKES_TURNS.get() && items.len() <= FEW_ITEMS {
             true => self.work(self.queue.send_all_or_borrow(items)?),
             false => self.queue.send_all(items)?,
         }
@@ -157,15 +157,15 @@ impl<T> Worker<T> {
 
     fn work(&self, loan: Option<Loan<T>>) {
         if let Some(loan) = loan {
-            self.place.stand_in(loan);
+            self.turns.take(loan);
         }
     }
 }
 
-impl<T: Send + 'static, W: Work<T>> Place<T> for Desk<W> {
-    fn stand_in(&self, mut loan: Loan<T>) {
+impl<T: Send + 'static, W: Work<T>> Turns<T> for Shared<W> {
+    fn take(&self, mut loan: Loan<T>) {
         for _ in 0..TURNS_MAX {
-            let (next, lends) = self.turn_in_place(&mut loan);
+            let (next, lends) = self.turn_by_caller(&mut loan);
             match next {
                 Next::End => break,
                 Next::Wait { until, deep } if loan.is_empty() => {
@@ -180,13 +180,13 @@ impl<T: Send + 'static, W: Work<T>> Place<T> for Desk<W> {
     }
 }
 
-impl<W> Desk<W> {
+impl<W> Shared<W> {
     fn lock(&self) -> MutexGuard<'_, State<W>> {
         // A panic while it was held has ended the worker.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn turn_in_place<T>(&self, loan: &mut Loan<T>) -> (Next, bool)
+    fn turn_by_caller<T>(&self, loan: &mut Loan<T>) -> (Next, bool)
     where
         W: Work<T>,
     {
@@ -229,29 +229,28 @@ impl<W> State<W> {
     }
 }
 
-impl<T: Send + 'static, W: Work<T>> Hired<T, W> {
+impl<T: Send + 'static, W: Work<T>> WorkerThread<T, W> {
     /// Works until it ends, or nobody can send it anything any more.
     pub(super) fn run(self, work: W) {
-        self.desk.lock().work = Some(work);
+        self.shared.lock().work = Some(work);
         // Also in a panic: others wait for what it lets go of.
-        let _desk = Leaving(&self.desk);
-        let mut first = None.into_iter();
+        let _drops = DropsWork(&self.shared);
+        let mut first = None;
         loop {
             let (next, lends) = {
-                let mut state = self.desk.lock();
+                let mut state = self.shared.lock();
                 if state.has_ended {
                     return;
                 }
-                let mut items = first.by_ref().chain(self.queue.try_iter());
+                let mut items = first.take().into_iter().chain(self.queue.try_iter());
                 (state.turn(&mut items), state.lends())
             };
             let (until, deep) = match next {
                 Next::End => return,
-                Next::Wait { .. } if first.len() > 0 => continue,
                 Next::Wait { until, deep } => (until, deep),
             };
             match self.queue.recv_at(Rest { until, deep, lends }) {
-                Ok(item) => first = Some(item).into_iter(),
+                Ok(item) => first = Some(item),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -259,24 +258,24 @@ impl<T: Send + 'static, W: Work<T>> Hired<T, W> {
     }
 }
 
-/// Lets go of a worker's state when its thread ends.
-struct Leaving<'a, W>(&'a Desk<W>);
+/// Drops what a worker works on when its thread ends, without the lock.
+struct DropsWork<'a, W>(&'a Shared<W>);
 
-impl<W> Drop for Leaving<'_, W> {
+impl<W> Drop for DropsWork<'_, W> {
     fn drop(&mut self) {
         let work = self.0.lock().work.take();
         drop(work);
     }
 }
 
-/// From now on this thread takes the replica's turns where it may. Its priority is to be the usual
-/// one, for the replica's thread waits meanwhile.
-pub fn lend_thread() {
-    IS_LENT.set(true);
+/// From now on this thread takes turns of replicas to which it sends something. Its priority is to be
+/// the usual one: a replica's thread waits meanwhile.
+pub fn take_turns_in_this_thread() {
+    TAKES_TURNS.set(true);
 }
 
 thread_local! {
-    static IS_LENT: Cell<bool> = const { Cell::new(false) };
+    static TAKES_TURNS: Cell<bool> = const { Cell::new(false) };
 }
 
 #[cfg(test)]
@@ -321,14 +320,14 @@ mod tests {
     }
 
     fn working() -> (Worker<u8>, Hall) {
-        lend_thread();
+        take_turns_in_this_thread();
         let (fatal, told_fatal) = watch::channel(None);
-        let (worker, hired) = worker("notes", fatal);
+        let (worker, its_thread) = worker("notes", fatal);
         let (told, came) = mpsc::channel();
         let hall = Hall {
             told: came,
             fatal: told_fatal,
-            thread: thread::spawn(move || hired.run(Notes { told })),
+            thread: thread::spawn(move || its_thread.run(Notes { told })),
         };
         (worker, hall)
     }
@@ -367,9 +366,9 @@ mod tests {
         worker.send_all(many.clone()).unwrap();
         assert!(many.iter().all(|item| hall.by_thread(*item)));
         hall.by_caller(&worker, 6);
-        IS_LENT.set(false);
+        TAKES_TURNS.set(false);
         worker.send(7).unwrap();
-        assert!(hall.by_thread(7), "this is somebody else's thread");
+        assert!(hall.by_thread(7), "this thread takes none");
         drop(worker);
         hall.thread.join().unwrap();
     }

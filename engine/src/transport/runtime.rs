@@ -3,10 +3,10 @@
 
 use crate::connections::TASKS_BETWEEN_EVENTS;
 use crate::error::StartError;
-use crate::node::lend_thread;
+use crate::node::take_turns_in_this_thread;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// One thread to send while the other receives; what they do is short.
+/// One thread to send while the other receives; what they do is short, turns of the replica too.
 const THREADS: usize = 2;
 
 /// Ends what runs there when it is dropped.
@@ -17,7 +17,7 @@ impl PeerRuntime {
         let runtime = Builder::new_multi_thread()
             .worker_threads(THREADS)
             .thread_name("dengine-peers")
-            .on_thread_start(lend_thread)
+            .on_thread_start(take_turns_in_this_thread)
             .enable_all()
             .event_interval(TASKS_BETWEEN_EVENTS)
             .build()
