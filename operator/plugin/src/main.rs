@@ -16,7 +16,8 @@ mod words;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
 use dengine_commands::{EXIT_OK, KeyCommand, code_of, complain, is_closed_pipe, told};
 
 /// Manage DEngine clusters, and read and write their keys through forwarded ports.
@@ -49,6 +50,12 @@ enum Command {
     Report(report::Options),
     #[command(flatten)]
     Keys(KeyCommand<keys::Name, ()>),
+    /// Write a shell completion script for `kubectl-dengine` to standard output.
+    Completions {
+        /// For which shell.
+        #[arg(value_enum)]
+        shell: Shell,
+    },
 }
 
 fn main() -> ExitCode {
@@ -72,6 +79,10 @@ fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<u8> {
+    if let Command::Completions { shell } = arguments.command {
+        io::stdout().write_all(&completions(shell))?;
+        return Ok(EXIT_OK);
+    }
     let access = arguments.access.connect().await?;
     match arguments.command {
         Command::Status(options) => status::run(&access, &options).await?,
@@ -79,8 +90,16 @@ async fn run(arguments: Arguments) -> anyhow::Result<u8> {
         Command::Bench(options) => bench::run(&access, &options).await?,
         Command::Report(options) => report::run(&access, &options).await?,
         Command::Keys(command) => return keys::run(&access, command).await,
+        Command::Completions { .. } => unreachable!("it needs no Kubernetes"),
     }
     Ok(EXIT_OK)
+}
+
+fn completions(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    let mut command = Arguments::command().bin_name("kubectl-dengine");
+    clap_complete::generate(shell, &mut command, "kubectl-dengine", &mut script);
+    script
 }
 
 /// Prints a line. A closed pipe is no reason to fail.
@@ -90,10 +109,18 @@ fn say(line: impl std::fmt::Display) {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        super::Arguments::command().debug_assert();
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_shell_is_told_the_command_line() {
+        let script = String::from_utf8(completions(Shell::Bash)).unwrap();
+        for part in ["complete -F _kubectl-dengine", "restart"] {
+            assert!(script.contains(part), "{part}: {script}");
+        }
     }
 }
