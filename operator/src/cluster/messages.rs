@@ -29,20 +29,31 @@ fn done(observed: &Observed) -> (&'static str, String) {
         .filter(|member| !observed.is_healthy(member))
         .map(|member| member.name.as_str())
         .collect();
-    if away.is_empty() && observed.refused.is_none() {
+    let unready = not_ready(observed);
+    let message = if !away.is_empty() {
+        format!("waiting for {} to recover", away.join(", "))
+    } else if observed.refused.is_some() {
+        "waiting for its pods to recover".to_owned()
+    } else if !unready.is_empty() {
+        format!("waiting for {} to become ready", unready.join(", "))
+    } else {
         let message = "the cluster is as the spec asks".to_owned();
         return (reasons::AS_SPECIFIED, message);
-    }
-    let who = if away.is_empty() {
-        "its pods".to_owned()
-    } else {
-        away.join(", ")
     };
-    let message = format!("waiting for {who} to recover");
     (
         reasons::MEMBER_UNAVAILABLE,
         with_troubles(message, observed),
     )
+}
+
+/// Voters whose pods do not count as ready yet, as for a moment after they have got their vote.
+fn not_ready(observed: &Observed) -> Vec<&str> {
+    let voters = observed.membership.iter().flat_map(Membership::voters);
+    let not_ready = voters.filter(|member| {
+        let pod = member.ordinal.and_then(|it| observed.pods.get(&it));
+        pod.is_some_and(|pod| !pod.ready)
+    });
+    not_ready.map(|member| member.name.as_str()).collect()
 }
 
 /// Adds what keeps pods from running, if known.

@@ -143,6 +143,18 @@ fn a_failed_expansion_is_reported_and_the_cluster_stays_ready() {
     assert_eq!(said(types::READY).map(|(status, _)| status), Some("True"));
 }
 
+/// It said that all is as the spec asks, while its phase was Bootstrapping.
+#[test]
+fn what_is_not_ready_yet_is_waited_for_in_words() {
+    let mut observed = healthy();
+    observed.pods.get_mut(&2).unwrap().ready = false;
+    let status = status_of(observed, Step::Done);
+    assert_eq!(status.phase, Some(ClusterPhase::Bootstrapping));
+    let mut conditions = status.conditions.iter();
+    let progressing = conditions.find(|c| c.type_ == types::PROGRESSING).unwrap();
+    assert_eq!(progressing.message, "waiting for demo-2 to become ready");
+}
+
 #[test]
 fn a_healthy_cluster_is_ready() {
     let status = status_of(healthy(), Step::Done);
