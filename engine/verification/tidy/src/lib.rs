@@ -10,6 +10,7 @@ mod imports;
 mod invariants;
 mod markdown;
 mod modules;
+mod numbers;
 mod paths;
 mod source;
 mod tree;
@@ -47,7 +48,7 @@ pub struct Rule {
 }
 
 /// Every rule there is.
-pub const RULES: [Rule; 10] = [
+pub const RULES: [Rule; 11] = [
     Rule {
         name: "rust-width",
         check: width::rust,
@@ -87,5 +88,9 @@ pub const RULES: [Rule; 10] = [
     Rule {
         name: "versions",
         check: versions::check,
+    },
+    Rule {
+        name: "numbers",
+        check: numbers::check,
     },
 ];
