@@ -15,13 +15,11 @@ pub const NAME_LENGTH_MAX: usize = 52;
 pub mod labels {
     /// Always [`NAME_VALUE`].
     pub const NAME: &str = "app.kubernetes.io/name";
-    /// Value of [`NAME`].
     pub const NAME_VALUE: &str = "dengine";
     /// Name of the custom resource that the object belongs to.
     pub const INSTANCE: &str = "app.kubernetes.io/instance";
     /// Always [`MANAGED_BY_VALUE`].
     pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-    /// Value of [`MANAGED_BY`].
     pub const MANAGED_BY_VALUE: &str = "dengine-operator";
     /// What the object is part of: [`COMPONENT_MEMBER`] or [`COMPONENT_BENCHMARK`].
     pub const COMPONENT: &str = "app.kubernetes.io/component";

@@ -114,7 +114,6 @@ pub mod benchmark {
     pub const NAME_TAKEN: &str = "NameTaken";
 }
 
-/// Events.
 pub mod events {
     /// The first member of a new cluster got its identity.
     pub const BOOTSTRAPPED: &str = "Bootstrapped";

@@ -34,7 +34,6 @@ pub struct NamedWorkload {
     pub name: &'static str,
     /// What each request does.
     pub does: Does,
-    /// Connections.
     pub connections: u32,
     /// Clients, all in flight at once.
     pub clients: u32,

@@ -267,7 +267,6 @@ pub struct Room {
 /// The member that leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
-    /// Its name.
     pub name: String,
     /// Its address for clients.
     pub address: String,

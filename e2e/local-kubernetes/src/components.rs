@@ -28,7 +28,6 @@ pub(crate) struct Component {
 /// What has to answer before a program can do its work.
 #[derive(Debug, Clone)]
 pub(crate) enum Needs {
-    /// Nothing.
     Nothing,
     /// Somebody listens there.
     Tcp(SocketAddr),

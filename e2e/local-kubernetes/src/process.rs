@@ -33,7 +33,6 @@ impl Process {
         })
     }
 
-    /// Its pid.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid

@@ -104,7 +104,6 @@ pub enum Version<'a> {
         version: u64,
         /// See [`KeyValue::ttl_ms`](super::KeyValue::ttl_ms).
         ttl_ms: u64,
-        /// The value.
         value: &'a [u8],
     },
     /// The key is deleted.

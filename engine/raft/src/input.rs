@@ -29,7 +29,6 @@ pub enum Input {
     Write {
         /// To answer with.
         token: Token,
-        /// What.
         write: Write,
     },
     /// Say when a read of the state machine sees every write that was acknowledged before.
@@ -46,7 +45,6 @@ pub enum Input {
     Transfer {
         /// To answer with.
         token: Token,
-        /// To whom.
         to: Successor,
     },
     /// Replicate these commands without an answer. Dropped if this member does not lead.
@@ -103,9 +101,7 @@ pub enum Input {
 /// What a caller wants to have replicated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// A command.
     Command {
-        /// Which one.
         command: EncodedCommand,
         /// The client's address: while several write, their writes are proposed in turns. `None`
         /// for the member's own, which wait for nobody.
@@ -187,7 +183,6 @@ impl OwnCommands {
 /// Who confirms that a read is linearizable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirm {
-    /// A quorum.
     Quorum,
     /// The leader's lease will do, if it holds when the clock is read after the read came in.
     Lease,

@@ -59,7 +59,6 @@ pub enum Output {
     /// Send the snapshot that was made last, then report
     /// [`Input::SnapshotSent`](crate::Input::SnapshotSent).
     SendSnapshot {
-        /// To whom.
         to: MemberId,
         /// What the receiver gives back as
         /// [`Input::SnapshotStaged`](crate::Input::SnapshotStaged).

@@ -60,7 +60,6 @@ impl Kind {
 /// A frame that has arrived whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerFrame {
-    /// What it is.
     pub kind: Kind,
     /// What it holds.
     pub body: Bytes,

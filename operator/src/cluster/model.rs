@@ -75,7 +75,6 @@ pub struct OldVolume {
     pub of: Identity,
 }
 
-/// One pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
     /// UID of the pod.
@@ -134,9 +133,7 @@ pub struct Report {
 /// Which member of which cluster a data directory belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The cluster.
     pub cluster_id: u64,
-    /// The member.
     pub member_id: u64,
 }
 

@@ -83,7 +83,6 @@ pub enum Command {
         /// The first revision that stays readable.
         revision: Revision,
     },
-    /// Opens a session.
     OpenSession {
         /// The session expires when it was not used for this many milliseconds.
         ttl_ms: u64,

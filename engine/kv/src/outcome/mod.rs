@@ -172,12 +172,10 @@ fn pairs_bytes<'a>(pairs: impl IntoIterator<Item = &'a KeyValue>) -> usize {
 /// The answer to one operation of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchAnswer {
-    /// To a put.
     Put {
         /// The previous pair, if it was requested and existed.
         prev: Option<KeyValue>,
     },
-    /// To a delete.
     Delete {
         /// How many keys were deleted.
         deleted: u64,

@@ -18,7 +18,6 @@ pub struct Proposal {
 pub struct ConfigChange {
     /// What happens to it.
     pub kind: ConfigChangeKind,
-    /// To whom.
     pub member: MemberId,
 }
 
@@ -81,7 +80,6 @@ pub struct State {
 /// The leader's view of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Which member.
     pub member: MemberId,
     /// The last entry known to be on its disk.
     pub matched: Index,

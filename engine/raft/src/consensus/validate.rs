@@ -64,20 +64,13 @@ pub enum PeerMessageError {
     /// One of its entries is of no known kind, its membership change does not decode, or no log
     /// takes it.
     #[error("entry {index} cannot be read")]
-    Entry {
-        /// Which one.
-        index: u64,
-    },
+    Entry { index: u64 },
     /// It would change an entry that is committed here.
     #[error("contradicts the committed entry {index}")]
-    Contradiction {
-        /// Which one.
-        index: u64,
-    },
+    Contradiction { index: u64 },
     /// It speaks of entries that this member never had.
     #[error("refers to entry {index}; the log here ends at {last}")]
     BeyondLog {
-        /// Which one.
         index: u64,
         /// The last one here.
         last: u64,

@@ -33,7 +33,6 @@ pub enum RequestError {
     /// A bound is reached. Nothing was changed.
     #[error("too many {what} (at most {limit}); try again later")]
     Busy {
-        /// Of what.
         what: &'static str,
         /// The bound.
         limit: usize,
@@ -45,7 +44,6 @@ pub enum RequestError {
          takes next); delete keys or give it a larger volume"
     )]
     LowOnSpace {
-        /// What is free.
         free_bytes: u64,
         /// What must be free for writes to be taken again.
         wanted_bytes: u64,

@@ -72,7 +72,6 @@ use versions::Announced;
 /// How a replica works.
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
-    /// This member.
     pub member_id: MemberId,
     /// Drawn at random at each start: no two starts may give two proposals the same context.
     pub boot_nonce: u64,

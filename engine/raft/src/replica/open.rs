@@ -10,11 +10,9 @@ use dengine_types::{ClusterId, Index};
 
 /// A member's log and state. The log reaches to what the state has, at least.
 pub struct Opened<L: Disk, S> {
-    /// The log.
     pub log: Log<L>,
     /// What it holds.
     pub recovered: Recovered,
-    /// The state.
     pub state: S,
     /// A snapshot whose installation was decided has become the state.
     pub installed: bool,
@@ -26,13 +24,11 @@ pub struct Opened<L: Disk, S> {
 /// Why log and state cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The log.
     #[error(transparent)]
     Log(#[from] LogError),
     /// A snapshot that was to become the state.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// The state.
     #[error(transparent)]
     State(#[from] StoreError),
     /// A log was lost or replaced.

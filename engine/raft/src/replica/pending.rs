@@ -25,7 +25,6 @@ impl Run {
 /// What is known of a proposal once an entry is committed where this member's log had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// This is it.
     Committed(Token),
     /// It is in no log that counts, and never will be.
     Lost(Token),

@@ -32,7 +32,6 @@ impl CommandGate {
         Self(AtomicU8::new(version.number()))
     }
 
-    /// The version.
     #[must_use]
     pub fn version(&self) -> CommandVersion {
         CommandVersion::announced(u32::from(self.0.load(Ordering::Relaxed)))

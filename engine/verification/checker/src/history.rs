@@ -44,7 +44,6 @@ pub struct Operation {
 pub enum Call {
     /// Sets a key.
     Put {
-        /// The key.
         key: Key,
         /// Its new value.
         value: Value,
@@ -53,13 +52,9 @@ pub enum Call {
         expires: bool,
     },
     /// Deletes a key.
-    Delete {
-        /// The key.
-        key: Key,
-    },
+    Delete { key: Key },
     /// Sets a key if it is as expected.
     CompareAndSwap {
-        /// The key.
         key: Key,
         /// What it must be.
         expected: Expected,
@@ -80,7 +75,6 @@ pub enum Call {
     },
     /// Reads keys as of one revision.
     Read {
-        /// Which.
         keys: Vec<Key>,
         /// How fresh.
         level: Level,
@@ -144,19 +138,16 @@ pub enum Answer {
     Unknown,
     /// An error that says that nothing happened and nothing will.
     Refused,
-    /// To a put.
     Put {
         /// The revision that it took.
         revision: u64,
     },
-    /// To a delete.
     Delete {
         /// The revision that it took, or the current one.
         revision: u64,
         /// Whether there was something to delete.
         deleted: bool,
     },
-    /// To a compare-and-swap.
     CompareAndSwap {
         /// The revision that it took, or the current one.
         revision: u64,
@@ -165,7 +156,6 @@ pub enum Answer {
         /// The pair as it was compared.
         previous: Option<Seen>,
     },
-    /// To a batch.
     Batch {
         /// The revision that it took, or the current one.
         revision: u64,
@@ -174,7 +164,6 @@ pub enum Answer {
         /// One for each step.
         replies: Vec<Reply>,
     },
-    /// To a read.
     Read {
         /// The revision as of which it was answered.
         revision: u64,
@@ -202,11 +191,9 @@ impl Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// To a put.
     Put,
     /// To a delete: whether there was something to delete.
     Delete(bool),
-    /// To a get.
     Get(Option<Seen>),
 }
 
@@ -214,7 +201,6 @@ pub enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Seen {
-    /// The value.
     pub value: Value,
     /// The revision that created the key.
     pub create_revision: u64,

@@ -31,7 +31,6 @@ pub enum Rule {
 /// A broken guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which.
     pub rule: Rule,
     /// How it shows.
     pub message: String,

@@ -70,7 +70,6 @@ pub use trace::Keep;
 /// What came of one seed.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Which.
     pub seed: u64,
     /// How much time passed in the simulation.
     pub simulated: Duration,

@@ -9,7 +9,6 @@ pub(super) type Nanos = u64;
 
 /// One millisecond.
 pub(super) const MILLI: Nanos = 1_000_000;
-/// One second.
 pub(super) const SECOND: Nanos = 1_000 * MILLI;
 
 struct Due<T> {

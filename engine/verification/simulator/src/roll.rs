@@ -67,7 +67,6 @@ impl Programs {
         self.running.insert(member, Running { start, reads_max });
     }
 
-    /// It ended.
     pub(super) fn ended(&mut self, member: MemberId) {
         self.running.remove(&member);
     }

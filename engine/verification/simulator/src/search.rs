@@ -23,7 +23,6 @@ pub struct Search {
 /// What came of the search for one bug.
 #[derive(Clone, Debug)]
 pub struct Sought {
-    /// Which.
     pub bug: Bug,
     /// For each range, how many seeds it took; none if none of them found it.
     pub seeds: Vec<Option<u64>>,

@@ -5,6 +5,7 @@
 //! the stable toolchain does not belong here.
 
 mod code_map;
+mod docs;
 mod functions;
 mod imports;
 mod invariants;
@@ -48,7 +49,7 @@ pub struct Rule {
 }
 
 /// Every rule there is.
-pub const RULES: [Rule; 11] = [
+pub const RULES: [Rule; 12] = [
     Rule {
         name: "rust-width",
         check: width::rust,
@@ -92,5 +93,9 @@ pub const RULES: [Rule; 11] = [
     Rule {
         name: "numbers",
         check: numbers::check,
+    },
+    Rule {
+        name: "docs",
+        check: docs::check,
     },
 ];

@@ -93,7 +93,6 @@ pub(crate) enum Target {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
-    /// UID.
     pub uid: String,
     pub state: JobState,
 }

@@ -10,7 +10,6 @@ pub struct Counts {
     pub file_syncs: u64,
     /// `fsync` of directories.
     pub directory_syncs: u64,
-    /// Writes.
     pub writes: u64,
     /// Making, naming, removing, sizing.
     pub others: u64,
@@ -33,7 +32,6 @@ impl Counts {
 /// The operation at which the power goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Which one.
     pub at: CutAt,
     /// Whether it is still done.
     pub moment: Moment,

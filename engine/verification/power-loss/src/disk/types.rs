@@ -47,9 +47,7 @@ pub enum Kind {
 /// What is known of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Which one.
     pub inode: Inode,
-    /// What it is.
     pub kind: Kind,
     /// Length; 0 for a directory.
     pub bytes: u64,

@@ -9,7 +9,6 @@ const SAMPLES: u64 = 100;
 pub(crate) struct Settings {
     pub(crate) seed: u64,
     samples: u64,
-    /// Only this one.
     only: Option<CutAt>,
 }
 

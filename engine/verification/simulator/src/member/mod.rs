@@ -94,7 +94,6 @@ pub(super) enum Actor {
 pub(super) enum End {
     /// The disk or the store failed, and it said so.
     Failed(String),
-    /// It panicked.
     Panicked(String),
     /// Its log and its state were replaced; it starts anew.
     Installed,
