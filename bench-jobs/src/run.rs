@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use dengine_bench_model::results::Report;
 
-use crate::cli::{Cli, Command, ResultOptions};
+use crate::cli::{self, Cli, Command, ResultOptions};
 use crate::outcome::Verdict;
 use crate::session::Session;
 use crate::{compare, files, page, profiles, summary};
@@ -39,6 +39,11 @@ pub async fn run(cli: Cli) -> ExitStatus {
             if compared.regressed { 4 } else { 0 }
         }),
         Command::Report(report) => page::write(report).map(|()| 0),
+        Command::Completions(of) => {
+            let script = cli::completions(of.shell);
+            let written = io::stdout().write_all(&script);
+            written.map(|()| 0).map_err(anyhow::Error::from)
+        }
     };
     ExitStatus(done.unwrap_or_else(|error| {
         say(&mut io::stderr(), format_args!("error: {error:#}\n"));

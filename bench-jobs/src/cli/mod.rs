@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use dengine_bench_model::profiles::{self, PROFILES};
 use dengine_bench_model::results::{ReadConsistency, Shape, Workload};
 
@@ -103,19 +104,21 @@ pub enum Command {
     Compare(CompareArgs),
     /// Write one HTML page about results, which needs no network
     Report(ReportArgs),
+    /// Write a shell completion script to standard output
+    Completions(CompletionsArgs),
 }
 
 /// Flags of `range` alone.
 #[derive(Args, Clone, Debug)]
 pub struct RangeArgs {
-    /// How fresh the reads are: l or linearizable sees every acknowledged write; s or lease does
-    /// too, by the leader's lease, which etcd does not have; e or eventual is the state of the
-    /// member asked (etcd's word for it, serializable, is taken too)
+    /// How fresh the reads are: linearizable sees every acknowledged write; lease does too, by the
+    /// leader's lease, which etcd does not have; eventual is the state of the member asked (etcd's
+    /// word for it, serializable, is taken too)
     #[arg(
         long,
         visible_alias = "read-consistency",
-        value_name = "l|s|e",
-        default_value = "l",
+        value_name = "linearizable|lease|eventual",
+        default_value = "linearizable",
         value_parser = parse_consistency
     )]
     pub consistency: ReadConsistency,
@@ -152,9 +155,13 @@ pub struct WhatArgs {
 /// What only some workloads have.
 #[derive(Args, Clone, Debug, Default)]
 pub struct OwnArgs {
-    /// How fresh the reads of --workload are: l (linearizable), s (lease) or e (eventual; etcd:
-    /// serializable), in letters or words [default: linearizable]
-    #[arg(long, value_name = "l|s|e", value_parser = parse_consistency)]
+    /// How fresh the reads of --workload are (eventual is etcd's serializable) [default:
+    /// linearizable]
+    #[arg(
+        long,
+        value_name = "linearizable|lease|eventual",
+        value_parser = parse_consistency
+    )]
     pub read_consistency: Option<ReadConsistency>,
     /// How many percent of --workload mixed are reads; the others are writes [default: 80]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
@@ -215,6 +222,22 @@ pub struct ReportArgs {
     pub title: String,
 }
 
+/// Flags of `completions` alone.
+#[derive(Args, Clone, Debug)]
+pub struct CompletionsArgs {
+    /// For which shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// The script that tells a shell this command line.
+#[must_use]
+pub fn completions(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut parse::parser(), "dengine-bench", &mut script);
+    script
+}
+
 fn profile_names() -> PossibleValuesParser {
     let value = |profile: &profiles::Profile| PossibleValue::new(profile.name).help(profile.about);
     PROFILES.iter().map(value).collect::<Vec<_>>().into()
@@ -247,7 +270,7 @@ impl Cli {
                 vec![self.task(&name, parse::plain(Some(range.consistency)))]
             }
             Command::Run(run) => run.tasks(&self.options.load),
-            Command::Compare(_) | Command::Report(_) => Vec::new(),
+            Command::Compare(_) | Command::Report(_) | Command::Completions(_) => Vec::new(),
         }
     }
 
@@ -263,7 +286,11 @@ impl Cli {
     pub fn profile(&self) -> Option<&str> {
         match &self.command {
             Command::Run(run) => run.what.profile.as_deref(),
-            Command::Put | Command::Range(_) | Command::Compare(_) | Command::Report(_) => None,
+            Command::Put
+            | Command::Range(_)
+            | Command::Compare(_)
+            | Command::Report(_)
+            | Command::Completions(_) => None,
         }
     }
 }

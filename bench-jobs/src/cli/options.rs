@@ -12,16 +12,23 @@ use super::values::{
 #[cfg(feature = "kubernetes")]
 use crate::post::PostOptions;
 
+/// Where a member of DEngine listens that was told nothing else.
+pub(super) const ENDPOINTS_DEFAULT: &str = "127.0.0.1:4100";
+/// Where the members are, for every program that asks some.
+const ENDPOINTS_VARIABLE: &str = "DENGINE_ENDPOINTS";
+
 /// Flags of `put`, `range` and `run`; they may stand before or after the command.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Where the members listen, host:port; repeated or separated by commas
+    /// Where the members listen, host:port; repeated or separated by commas. The variable is read
+    /// for DEngine only
     #[arg(
         long,
         global = true,
         value_name = "HOST:PORT",
         value_delimiter = ',',
-        default_value = "127.0.0.1:4100",
+        default_value = ENDPOINTS_DEFAULT,
+        env = ENDPOINTS_VARIABLE,
         help_heading = "Target"
     )]
     pub endpoints: Vec<String>,

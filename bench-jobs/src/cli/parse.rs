@@ -3,21 +3,33 @@
 use std::collections::HashSet;
 
 use clap::error::ErrorKind;
-use clap::{Command as Parser, CommandFactory, FromArgMatches};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command as Parser, CommandFactory, FromArgMatches};
 use dengine_bench_model::results::{Protocol, ReadConsistency, Shape, Workload};
 
+use super::options::ENDPOINTS_DEFAULT;
 use super::{Cli, Command, LoadOptions, ProtocolArg, RunArgs, Task};
 use crate::{keys, target};
 
 /// Commands that measure nothing.
-const TOOLS: [&str; 2] = ["compare", "report"];
+const TOOLS: [&str; 3] = ["compare", "report", "completions"];
 
 impl Cli {
     /// Reads the arguments of this process; ends it if they are wrong, or ask for help.
     #[must_use]
     pub fn from_process() -> Self {
-        let matches = parser().get_matches();
-        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+        Self::from_matches(&parser().get_matches()).unwrap_or_else(|error| error.exit())
+    }
+
+    pub(super) fn from_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut cli = Self::from_arg_matches(matches)?;
+        // The variable names members of DEngine, and an empty one nobody.
+        let of_dengine = cli.options.protocol == ProtocolArg::Dengine;
+        let names_some = cli.options.endpoints.iter().any(|it| !it.is_empty());
+        if are_of_the_environment(matches) && !(of_dengine && names_some) {
+            cli.options.endpoints = vec![ENDPOINTS_DEFAULT.to_owned()];
+        }
+        Ok(cli)
     }
 
     /// Checks what no single flag can check for itself.
@@ -36,7 +48,7 @@ impl Cli {
             Command::Range(range) => {
                 must_be_supported(protocol, "--consistency", range.consistency)?;
             }
-            Command::Put | Command::Compare(_) | Command::Report(_) => {}
+            Command::Put | Command::Compare(_) | Command::Report(_) | Command::Completions(_) => {}
         }
         self.check_that_something_is_measured()?;
         check_shapes(&self.tasks(), self.options.load.repeat)?;
@@ -61,7 +73,7 @@ impl Cli {
         let measures = match &self.command {
             Command::Put | Command::Range(_) => true,
             Command::Run(run) => !run.what.list,
-            Command::Compare(_) | Command::Report(_) => false,
+            Command::Compare(_) | Command::Report(_) | Command::Completions(_) => false,
         };
         require(!measures || !self.tasks().is_empty(), || {
             let words = match self.options.protocol {
@@ -150,6 +162,17 @@ fn check_shapes(tasks: &[Task], repeat: u32) -> Result<(), clap::Error> {
 }
 
 /// The parser, in which commands that measure nothing do not show the flags of measurements.
+/// Whether no flag names the endpoints, before or after the command, but the variable does.
+fn are_of_the_environment(matches: &ArgMatches) -> bool {
+    let mut sources = Vec::new();
+    let mut next = Some(matches);
+    while let Some(matches) = next {
+        sources.extend(matches.value_source("endpoints"));
+        next = matches.subcommand().map(|(_, matches)| matches);
+    }
+    !sources.contains(&ValueSource::CommandLine) && sources.contains(&ValueSource::EnvVariable)
+}
+
 pub(super) fn parser() -> Parser {
     let mut parser = Cli::command();
     // Only now every command has the flags that are common to all.

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::CommandFactory;
 use dengine_bench_model::results::{Wire, Workload};
 
 use super::values::parse_duration;
@@ -8,7 +8,7 @@ use super::*;
 
 fn parse(line: &str) -> Result<Cli, clap::Error> {
     let matches = parse::parser().try_get_matches_from(line.split(' '))?;
-    let cli = Cli::from_arg_matches(&matches)?;
+    let cli = Cli::from_matches(&matches)?;
     cli.validate()?;
     Ok(cli)
 }
@@ -42,6 +42,14 @@ fn lease_reads_are_refused_where_there_are_none_and_not_aliased() {
         error.to_string().contains("etcd has no lease reads"),
         "{error}"
     );
+}
+
+#[test]
+fn a_shell_is_told_the_command_line() {
+    let script = String::from_utf8(completions(Shell::Bash)).unwrap();
+    for part in ["_dengine-bench()", "--read-percent"] {
+        assert!(script.contains(part), "{part}");
+    }
 }
 
 #[test]

@@ -30,9 +30,16 @@ async fn bench(endpoint: &str, arguments: &str) -> Ran {
 }
 
 async fn tool(arguments: &str) -> Ran {
+    told_where(None, arguments).await
+}
+
+/// With the endpoints in the variable, if they are named there.
+async fn told_where(endpoints: Option<&str>, arguments: &str) -> Ran {
     let command = Command::new(env!("CARGO_BIN_EXE_dengine-bench"))
         .args(arguments.split_whitespace())
         .env_remove("NODE_NAME")
+        .env_remove("DENGINE_ENDPOINTS")
+        .envs(endpoints.map(|it| ("DENGINE_ENDPOINTS", it)))
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();
@@ -46,6 +53,18 @@ async fn tool(arguments: &str) -> Ran {
         stdout: String::from_utf8(stdout).unwrap(),
         stderr: String::from_utf8(stderr).unwrap(),
     }
+}
+
+#[tokio::test]
+async fn the_variable_names_the_members() {
+    let peer = Peer::start().await;
+    let load = "put --total 10 --clients 1";
+    let ran = told_where(Some(&peer.address), load).await;
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    // A flag wins.
+    let named = format!("{load} --endpoints {}", peer.address);
+    let ran = told_where(Some("127.0.0.1:1"), &named).await;
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
 }
 
 /// Runs with the result on the standard output.
