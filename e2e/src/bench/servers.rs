@@ -57,7 +57,7 @@ impl Servers {
         step.note("forming the cluster");
         let mut init = tokio::process::Command::new(server.program);
         init.args(["init", "--endpoints", &servers.endpoints()])
-            .args(["--timeout-s", &START_PATIENCE.as_secs().to_string()])
+            .args(["--timeout", &format!("{}s", START_PATIENCE.as_secs())])
             .stdin(Stdio::null())
             .kill_on_drop(true);
         let formed = init.output().await.context("running dengine init")?;

@@ -11,49 +11,75 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::{EXIT_FAILED, EXIT_OK, say};
+use super::{ENDPOINTS_VARIABLE, EXIT_FAILED, EXIT_OK, say};
 
 /// What `dengine health` takes.
 #[derive(Debug, Args)]
 pub(super) struct HealthArgs {
-    /// `host:port` of the member's client or monitor port.
-    #[arg(long, value_name = "HOST:PORT")]
-    endpoint: String,
+    /// Client or monitor addresses of members, comma-separated. Each is asked, and all must be
+    /// well.
+    #[arg(
+        long,
+        visible_alias = "endpoint",
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        required = true,
+        env = ENDPOINTS_VARIABLE
+    )]
+    endpoints: Vec<String>,
 
     /// What to ask for: `ready` (can it answer a linearizable read now?) or `live` (do its threads
     /// run?).
     #[arg(long, default_value = health::READY)]
     service: String,
 
-    /// Longest wait for an answer, in milliseconds.
-    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(1..))]
-    timeout_ms: u64,
+    /// Longest wait for each answer, as in 500ms or 3s.
+    #[arg(long, default_value = "3s", value_parser = dengine_commands::time_limit)]
+    timeout: Duration,
+
+    /// Its spelling of before.
+    #[arg(
+        long,
+        hide = true,
+        conflicts_with = "timeout",
+        value_parser = clap::value_parser!(u64).range(1..),
+    )]
+    timeout_ms: Option<u64>,
 }
 
-/// Asks once.
+/// Asks each once.
 pub(super) fn run(args: &HealthArgs) -> anyhow::Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let status = runtime.block_on(ask(args))?;
-    say(&format!("{}: {}", args.service, status.as_str_name()));
-    Ok(if status == ServingStatus::Serving {
-        EXIT_OK
-    } else {
-        EXIT_FAILED
-    })
+    let mut serving = true;
+    for address in &args.endpoints {
+        let status = runtime.block_on(ask(address, args))?;
+        // Of one member there is no doubt who is meant.
+        let place = match &args.endpoints[..] {
+            [_] => String::new(),
+            _ => format!("{address}: "),
+        };
+        say(&format!(
+            "{place}{}: {}",
+            args.service,
+            status.as_str_name()
+        ));
+        serving &= status == ServingStatus::Serving;
+    }
+    Ok(if serving { EXIT_OK } else { EXIT_FAILED })
 }
 
-async fn ask(args: &HealthArgs) -> anyhow::Result<ServingStatus> {
-    let timeout = Duration::from_millis(args.timeout_ms);
-    let endpoint = Endpoint::from_shared(format!("http://{}", args.endpoint))
-        .with_context(|| format!("{:?} is no HOST:PORT", args.endpoint))?;
+async fn ask(address: &str, args: &HealthArgs) -> anyhow::Result<ServingStatus> {
+    let timeout = args.timeout_ms.map_or(args.timeout, Duration::from_millis);
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .with_context(|| format!("{address:?} is no HOST:PORT"))?;
     let answer = async {
         let channel = endpoint
             .connect_timeout(timeout)
             .connect()
             .await
-            .with_context(|| format!("{} can't be reached", args.endpoint))?;
+            .with_context(|| format!("{address} can't be reached"))?;
         let request = HealthCheckRequest {
             service: args.service.clone(),
         };
@@ -62,13 +88,13 @@ async fn ask(args: &HealthArgs) -> anyhow::Result<ServingStatus> {
             .await
             .map_err(|status| match status.code() {
                 Code::NotFound => {
-                    anyhow::anyhow!("{} knows no service {:?}", args.endpoint, args.service)
+                    anyhow::anyhow!("{address} knows no service {:?}", args.service)
                 }
-                _ => anyhow::anyhow!("{} did not answer: {}", args.endpoint, status.message()),
+                _ => anyhow::anyhow!("{address} did not answer: {}", status.message()),
             })
     };
     let response = tokio::time::timeout(timeout, answer)
         .await
-        .with_context(|| format!("{} did not answer within {timeout:?}", args.endpoint))??;
+        .with_context(|| format!("{address} did not answer within {timeout:?}"))??;
     Ok(response.into_inner().status())
 }

@@ -37,9 +37,18 @@ pub(super) struct InitArgs {
     )]
     endpoints: Vec<String>,
 
-    /// Longest time for everything, in seconds.
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
-    timeout_s: u64,
+    /// Longest time for the whole command, as in 30s or 2m.
+    #[arg(long, default_value = "1m", value_parser = dengine_commands::time_limit)]
+    timeout: Duration,
+
+    /// Its spelling of before.
+    #[arg(
+        long,
+        hide = true,
+        conflicts_with = "timeout",
+        value_parser = clap::value_parser!(u64).range(1..),
+    )]
+    timeout_s: Option<u64>,
 }
 
 /// Forms the cluster, or finds that it is formed.
@@ -47,7 +56,8 @@ pub(super) fn run(args: InitArgs) -> anyhow::Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let deadline = Instant::now() + Duration::from_secs(args.timeout_s);
+    let limit = args.timeout_s.map_or(args.timeout, Duration::from_secs);
+    let deadline = Instant::now() + limit;
     runtime.block_on(async {
         let mut init = Init::reach(args.endpoints, deadline).await?;
         let cluster_id = init.bootstrap().await?;
@@ -129,7 +139,7 @@ impl Init {
             .with_context(|| format!("{} could not begin a cluster", first.endpoint))?;
         first.status.cluster_id = cluster_id;
         say(&format!(
-            "cluster {cluster_id}: begun by {}",
+            "cluster {cluster_id}: bootstrapped by {}",
             first.endpoint
         ));
         Ok(cluster_id)
@@ -348,7 +358,7 @@ fn name_taken(endpoint: &str, owner: &Member, answers: bool) -> String {
 
 fn describe(status: &StatusResponse) -> String {
     let what = match status.lifecycle() {
-        Lifecycle::Waiting => "waits for a cluster".to_owned(),
+        Lifecycle::Waiting => "is not in a cluster yet".to_owned(),
         Lifecycle::Running | Lifecycle::Unspecified => {
             format!(
                 "is member {} of cluster {}",
@@ -374,7 +384,7 @@ where
         let error = match timeout_at(deadline, ask()).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(error)) => error,
-            Err(_) => bail!("{what}: no answer in time (--timeout-s)"),
+            Err(_) => bail!("{what}: no answer in time (--timeout)"),
         };
         let passes = error.retryable() || matches!(error, Error::UnknownOutcome { .. });
         if !passes || Instant::now() + RETRY_PAUSE >= deadline {

@@ -79,7 +79,7 @@ enum Command {
     Recover(recover::RecoverArgs),
     /// Administer a running cluster: status, members, sessions, leadership transfer, health.
     Admin(admin::AdminArgs),
-    /// Ask a member for its health; exits 0 if it is serving, else 1.
+    /// Ask members for their health; exits 0 if all are serving, else 1.
     Health(health::HealthArgs),
     #[command(flatten)]
     Keys(KeyCommand<(), keys::Endpoints>),
@@ -231,6 +231,25 @@ mod tests {
         let error = anyhow::Error::from(StartError::DataDir(damaged)).context("it does not start");
         let whole = "it does not start: data directory /data: cannot open it: broken";
         assert_eq!(told(&error), whole);
+    }
+
+    #[test]
+    fn a_time_is_spelled_the_same_everywhere_and_as_before() {
+        for args in [
+            &["init", "--endpoints", "a:1", "--timeout", "1s"][..],
+            &["init", "--endpoints", "a:1", "--timeout-s", "1"],
+            &["admin", "--timeout", "1s", "status"],
+            &["admin", "status", "--timeout-s", "1"],
+            &["health", "--endpoint", "a:1", "--timeout", "1s"],
+            &["health", "--endpoints", "a:1,b:1", "--timeout-ms", "1000"],
+            &["get", "a", "--timeout", "1s"],
+        ] {
+            let args = [&["dengine"], args].concat();
+            command().try_get_matches_from(args).unwrap();
+        }
+        let both = ["admin", "--timeout", "1s", "--timeout-s", "1", "status"];
+        let both = [&["dengine"][..], &both].concat();
+        command().try_get_matches_from(both).unwrap_err();
     }
 
     #[test]

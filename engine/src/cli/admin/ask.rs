@@ -74,7 +74,7 @@ impl Cluster {
             let error = match answer.await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => error,
-                Err(_) => bail!("{what}: {endpoint} gave no answer in time (--timeout-s)"),
+                Err(_) => bail!("{what}: {endpoint} gave no answer in time (--timeout)"),
             };
             let passes = error.retryable() || matches!(error, Error::UnknownOutcome { .. });
             if !passes || Instant::now() + RETRY_PAUSE >= self.deadline {

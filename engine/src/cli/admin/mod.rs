@@ -29,14 +29,24 @@ pub(super) struct AdminArgs {
     )]
     endpoints: Vec<String>,
 
-    /// Longest time for the whole command, in seconds.
+    /// Longest time for the whole command, as in 500ms, 30s or 2m.
     #[arg(
         long,
-        default_value_t = 30,
+        default_value = "30s",
+        value_parser = dengine_commands::time_limit,
+        global = true,
+    )]
+    timeout: Duration,
+
+    /// Its spelling of before.
+    #[arg(
+        long,
+        hide = true,
+        conflicts_with = "timeout",
         value_parser = clap::value_parser!(u64).range(1..),
         global = true,
     )]
-    timeout_s: u64,
+    timeout_s: Option<u64>,
 
     /// Answer as JSON, for programs.
     #[arg(long, global = true)]
@@ -48,7 +58,7 @@ pub(super) struct AdminArgs {
 
 #[derive(Debug, Subcommand)]
 enum AdminCommand {
-    /// Where every member stands: role, term, indexes, revision, sizes, lag.
+    /// Show the state of every member: role, term, indexes, revision, sizes, lag.
     ///
     /// Works without a leader too: it then shows the members that were named with --endpoints.
     /// LAST, COMMIT and APPLIED are the member's own raw indexes of the log; LAG counts the entries
@@ -67,7 +77,7 @@ enum AdminCommand {
         /// Id of the member that is to lead.
         member: u64,
     },
-    /// Flush the state of every member to its disk now, so that its log before that may go.
+    /// Flush the state of every member to its disk now, so that older log can be deleted.
     ///
     /// Members do this by themselves. It is no backup: nothing is copied.
     // Its name of before said it were one.
@@ -87,7 +97,8 @@ pub(super) fn run(args: AdminArgs) -> anyhow::Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let cluster = Cluster::new(args.endpoints, Duration::from_secs(args.timeout_s));
+    let limit = args.timeout_s.map_or(args.timeout, Duration::from_secs);
+    let cluster = Cluster::new(args.endpoints, limit);
     let json = args.json;
     runtime.block_on(async {
         match args.command {

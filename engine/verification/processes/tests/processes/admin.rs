@@ -87,7 +87,7 @@ async fn status_shows_every_member_with_its_indexes() {
     refused(&cluster, &["health"], "no leader");
     refused(
         &cluster,
-        &["--timeout-s", "2", "members", "list"],
+        &["--timeout", "2s", "members", "list"],
         "admin status",
     );
 }
@@ -202,8 +202,8 @@ fn nobody_there_is_said_with_what_to_do() {
     let output = dengine()
         .args([
             "admin",
-            "--timeout-s",
-            "1",
+            "--timeout",
+            "1s",
             "--endpoints",
             &absent,
             "members",
@@ -226,7 +226,7 @@ async fn at_another_port_it_says_which_one_to_name() {
         let address = format!("127.0.0.1:{port}");
         for command in [&["members", "list"][..], &["status"], &["hash"]] {
             let output = dengine()
-                .args(["admin", "--timeout-s", "5", "--endpoints", &address])
+                .args(["admin", "--timeout", "5s", "--endpoints", &address])
                 .args(command)
                 .output()
                 .unwrap();

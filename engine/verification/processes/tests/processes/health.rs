@@ -84,6 +84,17 @@ async fn the_health_command_tells_by_its_exit_code() {
     assert_eq!(code(&member.address(), "ready"), Some(0));
     assert_eq!(code(&monitor, "live"), Some(0));
     assert_eq!(code(&monitor, "no such"), Some(1));
+    let mut of_two = dengine();
+    of_two.env(
+        "DENGINE_ENDPOINTS",
+        format!("{},{monitor}", member.address()),
+    );
+    let output = of_two.arg("health").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success() && said.lines().count() == 2,
+        "{said}"
+    );
     cluster.members[0].kill();
     assert_eq!(code(&monitor, "live"), Some(1));
 }
