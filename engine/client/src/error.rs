@@ -403,12 +403,7 @@ fn leader_hint(status: &Status) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use dengine_protocol::v1::GetRequest;
-    use dengine_protocol::v1::kv_client::KvClient;
-    use tonic::transport::Endpoint;
-
     use super::*;
-    use dengine_fake_kv::{Between, Peer};
 
     fn sorted(operation: Operation, code: Code) -> Error {
         Failure::from_status(operation, &Status::new(code, "m")).error
@@ -480,6 +475,51 @@ mod tests {
         );
     }
 
+    #[test]
+    fn only_a_members_word_proves_that_a_write_which_was_made_alone_changed_nothing() {
+        for code in [Code::Unavailable, Code::ResourceExhausted] {
+            let unknown = |operation, status: &Status| {
+                let failure = Failure::from_unary(operation, status);
+                matches!(failure.error, Error::UnknownOutcome { .. })
+            };
+            let mut status = Status::new(code, "upstream reset");
+            assert!(unknown(Operation::Write, &status), "{code:?}");
+            assert!(unknown(Operation::Once, &status), "{code:?}");
+            assert!(!unknown(Operation::Read, &status), "{code:?}");
+            let word = "1".parse().unwrap();
+            status.metadata_mut().insert(UNCHANGED_METADATA, word);
+            assert!(!unknown(Operation::Write, &status), "{code:?}");
+        }
+    }
+
+    #[test]
+    fn the_leader_hint_is_read() {
+        let mut status = Status::unavailable("not the leader");
+        status
+            .metadata_mut()
+            .insert(LEADER_HINT_METADATA, "10.0.0.1:4100".parse().unwrap());
+        let error = Failure::from_status(Operation::Write, &status).error;
+        let leader = Some("10.0.0.1:4100".to_owned());
+        assert_eq!(
+            error,
+            Error::Unavailable {
+                message: "not the leader".to_owned(),
+                leader
+            }
+        );
+    }
+}
+
+/// Of statuses as a server causes them.
+#[cfg(all(test, feature = "testing"))]
+mod tests_with_a_server {
+    use dengine_fake_kv::{Between, Peer};
+    use dengine_protocol::v1::GetRequest;
+    use dengine_protocol::v1::kv_client::KvClient;
+    use tonic::transport::Endpoint;
+
+    use super::*;
+
     /// tonic's own: its words are no promise, and another version may have others.
     async fn too_large() -> Status {
         let peer = Peer::start().await;
@@ -532,39 +572,5 @@ mod tests {
             let read = Failure::from_status(Operation::Read, &status);
             assert!(read.error.retryable(), "{code}: {read:?}");
         }
-    }
-
-    #[test]
-    fn only_a_members_word_proves_that_a_write_which_was_made_alone_changed_nothing() {
-        for code in [Code::Unavailable, Code::ResourceExhausted] {
-            let unknown = |operation, status: &Status| {
-                let failure = Failure::from_unary(operation, status);
-                matches!(failure.error, Error::UnknownOutcome { .. })
-            };
-            let mut status = Status::new(code, "upstream reset");
-            assert!(unknown(Operation::Write, &status), "{code:?}");
-            assert!(unknown(Operation::Once, &status), "{code:?}");
-            assert!(!unknown(Operation::Read, &status), "{code:?}");
-            let word = "1".parse().unwrap();
-            status.metadata_mut().insert(UNCHANGED_METADATA, word);
-            assert!(!unknown(Operation::Write, &status), "{code:?}");
-        }
-    }
-
-    #[test]
-    fn the_leader_hint_is_read() {
-        let mut status = Status::unavailable("not the leader");
-        status
-            .metadata_mut()
-            .insert(LEADER_HINT_METADATA, "10.0.0.1:4100".parse().unwrap());
-        let error = Failure::from_status(Operation::Write, &status).error;
-        let leader = Some("10.0.0.1:4100".to_owned());
-        assert_eq!(
-            error,
-            Error::Unavailable {
-                message: "not the leader".to_owned(),
-                leader
-            }
-        );
     }
 }
