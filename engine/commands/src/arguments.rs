@@ -21,7 +21,7 @@ const INPUT_BYTES_MAX: u64 = 64 << 20;
 pub struct Asking {
     /// Longest time for one call, retries included; as in 500ms, 5s or 1m, and at most 1h. A write
     /// shares it with the read that comes before it, to find a leader that answers.
-    #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "5s", value_parser = time_limit)]
     timeout: Duration,
 
     /// How the answer is shown.
@@ -190,6 +190,19 @@ pub(crate) fn read_all(input: impl Read) -> io::Result<Vec<u8>> {
     Ok(all)
 }
 
+/// How long a command may take, as it is typed.
+///
+/// # Errors
+/// It is no time from 1 ms to 1 h.
+pub fn time_limit(typed: &str) -> Result<Duration, String> {
+    let bounds = Duration::from_millis(1)..=Duration::from_secs(3600);
+    match humantime::parse_duration(typed) {
+        Ok(limit) if bounds.contains(&limit) => Ok(limit),
+        Ok(_) => Err("it must be from 1ms to 1h".to_owned()),
+        Err(error) => Err(format!("{error}, as in 500ms, 5s or 1m")),
+    }
+}
+
 /// A time to live.
 pub(crate) fn ttl(typed: &str) -> Result<Duration, String> {
     match humantime::parse_duration(typed) {
@@ -261,6 +274,14 @@ mod tests {
         let error = read_all(io::repeat(0)).unwrap_err();
         assert!(error.to_string().contains("64 MiB"), "{error}");
         assert_eq!(read_all(&b"value"[..]).unwrap(), b"value");
+    }
+
+    #[test]
+    fn the_time_for_a_command_has_bounds() {
+        assert_eq!(time_limit("500ms"), Ok(Duration::from_millis(500)));
+        for bad in ["0s", "2h", "5", "soon"] {
+            time_limit(bad).unwrap_err();
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod write;
 use clap::{Args, Subcommand};
 use dengine_client::{Client, ClientOptions};
 
-pub use self::arguments::Asking;
+pub use self::arguments::{Asking, time_limit};
 pub use self::end::{
     EXIT_FAILED, EXIT_OK, EXIT_UNMET, EXIT_USAGE, UsageError, code_of, complain, is_closed_pipe,
     print, told,

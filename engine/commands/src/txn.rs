@@ -49,7 +49,11 @@ impl TxnArgs {
         let lines = flags
             .into_iter()
             .flat_map(|(word, lines)| lines.iter().map(move |line| (word, line.as_str())));
-        all(lines)
+        all(lines.map(|(word, line)| Line {
+            number: None,
+            word,
+            rest: line,
+        }))
     }
 }
 
@@ -72,19 +76,35 @@ pub(crate) async fn txn(
 /// A line each: `if COMPARISON`, `then OPERATION` or `else OPERATION`. Empty lines, and those that
 /// begin with `#`, say nothing.
 fn parse(script: &str) -> anyhow::Result<Batch> {
-    let lines = script.lines().map(str::trim_ascii_start);
-    let lines = lines.filter(|line| !line.trim_ascii().is_empty() && !line.starts_with('#'));
-    all(lines.map(|line| line.split_once([' ', '\t']).unwrap_or((line, ""))))
+    let lines = script.lines().map(str::trim_ascii_start).enumerate();
+    let lines = lines.filter(|(_, line)| !line.trim_ascii().is_empty() && !line.starts_with('#'));
+    all(lines.map(|(at, line)| {
+        let (word, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
+        Line {
+            number: Some(at + 1),
+            word,
+            rest,
+        }
+    }))
 }
 
-fn all<'a>(lines: impl Iterator<Item = (&'a str, &'a str)>) -> anyhow::Result<Batch> {
+/// Of a transaction.
+struct Line<'a> {
+    /// In the script that it is from, from 1.
+    number: Option<usize>,
+    word: &'a str,
+    rest: &'a str,
+}
+
+fn all<'a>(lines: impl Iterator<Item = Line<'a>>) -> anyhow::Result<Batch> {
     let mut lines = lines.peekable();
     if lines.peek().is_none() {
         bail!(UsageError("the transaction is empty".to_owned()));
     }
-    let understood = lines.try_fold(Batch::new(), |batch, (word, line)| {
-        let line_shown = show::short(format!("{word} {line}").as_bytes());
-        add(batch, (word, line)).context(line_shown)
+    let understood = lines.try_fold(Batch::new(), |batch, Line { number, word, rest }| {
+        let shown = show::short(format!("{word} {rest}").trim_ascii_end().as_bytes());
+        let place = number.map_or_else(String::new, |number| format!("line {number}: "));
+        add(batch, (word, rest)).context(format!("{place}{shown}"))
     });
     understood.map_err(|error| UsageError(format!("{error:#}")).into())
 }
@@ -259,6 +279,10 @@ mod tests {
             ("then put a b soon", "as in 90s"),
             ("then put a b 0s", "at once"),
             ("then put a 'b", "a quote is not closed"),
+            (
+                "if exists a\n\nthenput a b\n",
+                "line 3: thenput a b: a line",
+            ),
             ("# nothing\n\n", "is empty"),
         ] {
             let error = format!("{:#}", parse(script).unwrap_err());
