@@ -11,7 +11,7 @@ SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dengine
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin
-# Looked up for each recipe: `setup` may just have installed it, and another compiler next time would compile RocksDB anew.
+# Looked up for each recipe: `setup` may just have installed it, and another compiler next time would compile RocksDB again.
 export CC = $(if $(shell command -v ccache),ccache )cc
 export CXX = $(if $(shell command -v ccache),ccache )c++
 

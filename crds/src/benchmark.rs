@@ -185,7 +185,7 @@ pub struct DEngineBenchmarkSpec {
     #[serde(default = "default_runs_history_limit")]
     #[schemars(range(min = 1, max = RUNS_HISTORY_MAX))]
     pub runs_history_limit: u32,
-    /// Deletes this resource this long after its run ended. Can not be combined with a schedule.
+    /// Deletes this resource this long after its run ended. Cannot be combined with a schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 31_536_000))]
     pub ttl_seconds_after_finished: Option<u32>,
@@ -353,7 +353,7 @@ pub struct EtcdEndpoints {
     pub endpoints: Vec<String>,
 }
 
-/// Refuses only what can not be an address. A stored object that breaks a rule could not be
+/// Refuses only what cannot be an address. A stored object that breaks a rule could not be
 /// updated, nor could its status, on API servers that do not accept unchanged fields as they are.
 const ENDPOINTS_HOLD_ADDRESSES: &str =
     "self.endpoints.all(e, e.matches('^[^[:space:],]+(,[^[:space:],]+)*$'))";
@@ -539,7 +539,7 @@ pub struct DEngineBenchmarkStatus {
     pub next_run_at: Option<String>,
     /// Results by run id, as posted by the Jobs: those of the newest ten runs. Results of an etcd
     /// that a run is compared with are under the run id followed by `@etcd`. Results that this
-    /// version can not read have no numbers.
+    /// version cannot read have no numbers.
     #[serde(
         deserialize_with = "crate::common::known_values",
         default,

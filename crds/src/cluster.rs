@@ -104,7 +104,7 @@ fn default_replicas() -> u32 {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.storageClassName) == has(oldSelf.storageClassName) && \
     (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)")
-    .message("storageClassName can not be changed: volumes never move between classes"))]
+    .message("storageClassName cannot be changed: volumes never move between classes"))]
 pub struct Storage {
     /// Size of each volume. It may grow if the storage class allows it. Volumes never shrink: after
     /// the size is lowered again, volumes that have grown keep their size and the others stop
@@ -406,7 +406,7 @@ pub enum ClusterPhase {
     Unavailable,
     /// `spec.paused` is set.
     Paused,
-    /// The spec can not be carried out; the conditions say why.
+    /// The spec cannot be carried out; the conditions say why.
     Invalid,
 }
 

@@ -137,7 +137,7 @@ pub struct TopologySpread {
     /// Node label that names the topology, e.g. topology.kubernetes.io/zone.
     #[schemars(length(min = 1, max = 253))]
     pub topology_key: String,
-    /// What happens to a pod that can not satisfy it.
+    /// What happens to a pod that cannot satisfy it.
     pub when_unsatisfiable: WhenUnsatisfiable,
 }
 

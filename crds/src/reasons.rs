@@ -54,7 +54,7 @@ pub mod cluster {
     pub const NAME_TAKEN: &str = "NameTaken";
     /// Another operator manages the cluster.
     pub const OPERATED_BY_ANOTHER: &str = "OperatedByAnother";
-    /// The spec can not be carried out.
+    /// The spec cannot be carried out.
     pub const INVALID_SPEC: &str = "InvalidSpec";
     /// The Kubernetes API or a member refused a step; it is retried.
     pub const STEP_FAILED: &str = "StepFailed";
@@ -80,7 +80,7 @@ pub mod benchmark {
     pub const TARGET_NOT_READY: &str = "TargetNotReady";
     /// The Job runs.
     pub const RUNNING: &str = "Running";
-    /// The Job exists, and its pod is refused, can not be scheduled or does not start.
+    /// The Job exists, and its pod is refused, cannot be scheduled or does not start.
     pub const JOB_STUCK: &str = "JobStuck";
     /// The Job is about to be created.
     pub const STARTING: &str = "Starting";
@@ -94,7 +94,7 @@ pub mod benchmark {
     pub const RESULT_MISSING: &str = "ResultMissing";
     /// The result is in, and a threshold was missed.
     pub const THRESHOLDS_MISSED: &str = "ThresholdsMissed";
-    /// The spec can not be carried out.
+    /// The spec cannot be carried out.
     pub const INVALID_SPEC: &str = "InvalidSpec";
     /// Another benchmark loads the same target.
     pub const TARGET_BUSY: &str = "TargetBusy";
@@ -153,7 +153,7 @@ pub mod events {
     pub const OPERATED_BY_ANOTHER: &str = "OperatedByAnother";
     /// A step was refused; it is retried.
     pub const STEP_FAILED: &str = "StepFailed";
-    /// This version of the operator can not read the object and does nothing for it.
+    /// This version of the operator cannot read the object and does nothing for it.
     pub const UNREADABLE: &str = "Unreadable";
     /// An annotation of the cluster asked for a benchmark.
     pub const BENCHMARK_ASKED: &str = "BenchmarkAsked";

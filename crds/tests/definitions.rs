@@ -1,6 +1,6 @@
 //! The definitions as shipped: in step with the types, small enough for client-side apply, with
 //! every rule in place and every list and text bounded; and the rules themselves, without a server.
-#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use std::fs;
 use std::path::Path;
@@ -242,7 +242,7 @@ fn every_integer_that_the_schema_allows_can_be_read() {
                 let mut full = full.clone();
                 *full.pointer_mut(&path).unwrap() = whole(extreme);
                 let read = with_defaults(&full);
-                // An entry of the status that can not be read would be left out, and so are some
+                // An entry of the status that cannot be read would be left out, and so are some
                 // zeros.
                 let read = read.pointer(&path).cloned().unwrap_or_else(|| 0.into());
                 assert_eq!(Some(&read), full.pointer(&path), "{file}: {path}");

@@ -53,7 +53,7 @@ struct Shape {
     total: u64,
 }
 
-/// Runs the demo; what is there already is used, and the benchmarks run anew.
+/// Runs the demo; what is there already is used, and the benchmarks run again.
 ///
 /// # Errors
 /// When a step fails; the error says what a person needs to see why.

@@ -1,5 +1,5 @@
 //! What the demo made in a Kubernetes that is not ours is marked, and only that is removed: people
-//! may have made the same by the README, under the same names. What can not be told is left as it
+//! may have made the same by the README, under the same names. What cannot be told is left as it
 //! is.
 
 use anyhow::Result;
@@ -80,7 +80,7 @@ pub fn remove(
         if is_empty(kubectl, &["get", "crd", crd])? {
             continue;
         }
-        // With a CRD goes everything of its kind, so whoever can not be asked whether there is
+        // With a CRD goes everything of its kind, so whoever cannot be asked whether there is
         // something keeps it.
         if is_empty(kubectl, &["get", crd, "--all-namespaces"])? {
             kubectl(&["delete", "crd", crd, "--ignore-not-found"])?;

@@ -103,7 +103,7 @@ impl WriteBytes {
     }
 
     /// As many, of others.
-    pub(crate) fn anew(&self) -> Self {
+    pub(crate) fn again(&self) -> Self {
         Self::new(self.limit)
     }
 

@@ -246,7 +246,7 @@ async fn a_member_that_was_told_who_it_is_starts_even_if_nobody_waits_for_that()
     .await;
 }
 
-/// What the first member says of itself is in every member's log for ever, and in tables and log
+/// What the first member says of itself is in every member's log forever, and in tables and log
 /// lines of people.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_member_has_a_name_and_addresses_like_any_other() {

@@ -43,7 +43,7 @@ exec 9>"$WORK/lock"
 flock --nonblock 9 || { echo "mutants: something else runs in $WORK" >&2; exit 1; }
 
 # A mutant keeps one core busy: most of its time is an incremental build of one crate. So as many are tried at once as there are
-# cores, each in a lane: a tree and a target folder of its own (0.6 GB), so that nothing else is built anew because of it.
+# cores, each in a lane: a tree and a target folder of its own (0.6 GB), so that nothing else is built again because of it.
 CORES=$(nproc)
 LANES=${MUTANTS_LANES:-$((CORES < 4 ? CORES : 4))}
 

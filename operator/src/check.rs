@@ -56,7 +56,7 @@ async fn check(client: &Client, options: &Options) -> anyhow::Result<String> {
     let lease = leases
         .get(&options.lease_name)
         .await
-        .context("the lease can not be read")?;
+        .context("the lease cannot be read")?;
     holder(&lease.spec.unwrap_or_default(), Timestamp::now())
 }
 

@@ -1,4 +1,4 @@
-//! Objects that can not be read. Both kinds are watched behind kube's `DeserializeGuard`: one
+//! Objects that cannot be read. Both kinds are watched behind kube's `DeserializeGuard`: one
 //! object that does not decode (written by a newer version, or accepted by another schema) must not
 //! break the list of all others.
 
@@ -15,14 +15,14 @@ use kube::runtime::controller::Action;
 use crate::context::{Context, Event};
 use crate::telemetry;
 
-/// An object, or why it can not be read.
+/// An object, or why it cannot be read.
 pub(crate) type Guarded<K> = DeserializeGuard<K>;
 
 /// How often the event is repeated; only an edit of the object, or another version of the operator,
 /// helps.
 const AGAIN: Duration = Duration::from_secs(120);
 
-/// Publishes that this object can not be read, why, and that nothing is done for it.
+/// Publishes that this object cannot be read, why, and that nothing is done for it.
 pub(crate) async fn unreadable<K>(context: &Context, object: &InvalidObject) -> Action
 where
     K: Resource<DynamicType = ()> + Debug,
@@ -35,7 +35,7 @@ where
         name.unwrap_or_default(),
     );
     let error = &object.error;
-    tracing::warn!(kind = %K::kind(&()), namespace, name, error, "an object can not be read");
+    tracing::warn!(kind = %K::kind(&()), namespace, name, error, "an object cannot be read");
     let about = ObjectReference {
         api_version: Some(K::api_version(&()).into_owned()),
         kind: Some(K::kind(&()).into_owned()),
@@ -45,7 +45,7 @@ where
         ..ObjectReference::default()
     };
     let note = format!(
-        "this version of the operator can not read the object and does nothing for it: {error}"
+        "this version of the operator cannot read the object and does nothing for it: {error}"
     );
     let event = Event::warning(events::UNREADABLE, note);
     context.publish(&about, &event).await;

@@ -67,7 +67,7 @@ async fn until_lost(
                 }
                 next = pause;
             }
-            Ok(Err(error)) => tracing::warn!(%error, "the lease can not be read"),
+            Ok(Err(error)) => tracing::warn!(%error, "the lease cannot be read"),
             Err(_) => tracing::warn!("the API server does not say who holds the lease"),
         }
     }

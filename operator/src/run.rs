@@ -48,7 +48,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         .with_grace((options.lease_seconds / 3).max(1))
         .build()
         .await
-        .context("the lease can not be read")?;
+        .context("the lease cannot be read")?;
     let (mut holds, lease_task) = manager.watch().await;
     telemetry::set_leader(false);
 
@@ -84,13 +84,13 @@ async fn client() -> anyhow::Result<Client> {
         telemetry::count_request(request.method(), request.uri());
         request
     });
-    let client = ClientBuilder::try_from(config).context("the Kubernetes API can not be used")?;
+    let client = ClientBuilder::try_from(config).context("the Kubernetes API cannot be used")?;
     Ok(client.with_layer(&counted).build())
 }
 
 async fn acquire(holds: &mut watch::Receiver<bool>) -> anyhow::Result<()> {
     let acquired = holds.wait_for(|holds| *holds).await;
-    acquired.map(|_| ()).context("the lease can not be watched")
+    acquired.map(|_| ()).context("the lease cannot be watched")
 }
 
 async fn work(

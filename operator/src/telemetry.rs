@@ -103,7 +103,7 @@ pub(crate) fn metrics() -> Result<PrometheusHandle, BuildError> {
     describe_counter!(STEPS, "Steps taken, by the reason of their event.");
     describe_gauge!(
         UNREADABLE,
-        "1 for each object that this version can not read; nothing is done for it."
+        "1 for each object that this version cannot read; nothing is done for it."
     );
     describe_counter!(
         REQUESTS,
@@ -192,7 +192,7 @@ pub(crate) fn count_step(reason: &'static str) {
     counter!(STEPS, "reason" => reason).increment(1);
 }
 
-/// Records an object that can not be read.
+/// Records an object that cannot be read.
 pub(crate) fn record_unreadable(kind: &str, namespace: &str, name: &str) {
     let labels = [
         ("kind", kind.to_owned()),

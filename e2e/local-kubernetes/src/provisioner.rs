@@ -3,7 +3,7 @@
 //! `hostPath`: the kubelet honours `fsGroup` only there.) A folder of `sized` is a file system of
 //! its own.
 //!
-//! What to do is derived from everything that is known, anew on every change: nothing depends on
+//! What to do is derived from everything that is known, again on every change: nothing depends on
 //! having seen an event.
 
 use std::collections::BTreeMap;

@@ -34,7 +34,7 @@ async fn volumes_grow_without_a_restart_and_those_to_come_are_as_large() {
         world.await_settled("g", 1).await?;
         ensure!(
             world.uids::<StatefulSet>("g").await? != set,
-            "it was not made anew"
+            "it was not made again"
         );
         ensure!(world.uids::<Pod>("g").await? == pods, "a pod restarted");
         load.await_more(ENOUGH, PATIENCE).await?;

@@ -102,7 +102,7 @@ impl World {
     }
 }
 
-/// What a test that can not be run on another's cluster ends with.
+/// What a test that cannot be run on another's cluster ends with.
 pub(crate) fn not_run(why: &str) -> Result<()> {
     say(format_args!("    not run: {why}"));
     Ok(())

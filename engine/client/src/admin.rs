@@ -226,7 +226,7 @@ impl AdminClient {
         self.call(Operation::Read, admin.sessions(request)).await
     }
 
-    /// Ends a session, whosever it is. Idempotent.
+    /// Ends a session of any client. Idempotent.
     ///
     /// # Errors
     /// `UnknownOutcome` if it may or may not have ended: call again.

@@ -80,7 +80,7 @@ impl Shared {
         self.pool.answered_by(seen.cluster_id);
     }
 
-    /// Session reads begin anew, at any cluster.
+    /// Session reads begin again, at any cluster.
     pub(crate) fn forget_position(&self) {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Position::default();
     }

@@ -117,8 +117,8 @@ impl Client {
         self.shared.saw(position.cluster_id, position.revision);
     }
 
-    /// Forgets what was seen, for this client and its clones: their session reads begin anew. For a
-    /// cluster that took the place of another one, whose revisions say nothing of those that were
+    /// Forgets what was seen, for this client and its clones: their session reads begin again. For
+    /// a cluster that took the place of another one, whose revisions say nothing of those that were
     /// seen; session reads say so with `Refused`.
     pub fn forget_position(&self) {
         self.shared.forget_position();

@@ -35,7 +35,7 @@ pub enum Error {
         /// The server's words.
         message: String,
     },
-    /// Begin the watch anew, after reading the present state: what it was to tell of is compacted.
+    /// Begin the watch again, after reading the present state: what it was to tell of is compacted.
     #[error("compacted: history begins at revision {compact_revision}")]
     Compacted {
         /// The first revision that can be read and watched.

@@ -25,7 +25,7 @@ impl Pages {
     ///
     /// # Errors
     /// As [`Client::range`]. [`Error::RevisionUnavailable`](crate::Error::RevisionUnavailable) if
-    /// the revision of the first page was compacted meanwhile: begin anew.
+    /// the revision of the first page was compacted meanwhile: begin again.
     pub async fn next(&mut self) -> Result<Option<Vec<KeyValue>>> {
         let Some(query) = &self.next else {
             return Ok(None);

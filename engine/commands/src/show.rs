@@ -87,7 +87,7 @@ fn seconds(ttl: Duration) -> String {
     humantime::format_duration(ttl).to_string()
 }
 
-/// A pair as JSON. A key or value that is no text stands in Base64 under a name of its own.
+/// A pair as JSON. A key or value that is not text stands in Base64 under a name of its own.
 pub(crate) fn pair(kv: &KeyValue) -> Value {
     let mut pair = key_only(kv);
     put_bytes(&mut pair, "value", &kv.value);

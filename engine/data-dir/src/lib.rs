@@ -46,7 +46,7 @@ pub enum DataDirError {
     },
     /// A file is in the place of the directory or of one of its parents.
     #[error(
-        "data directory {path} can not be created: {file} is not a directory. Choose another \
+        "data directory {path} cannot be created: {file} is not a directory. Choose another \
          --data-dir"
     )]
     NotADirectory {

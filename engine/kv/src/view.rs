@@ -184,7 +184,7 @@ fn holds_for(compare: &Compare, kv: Option<&KeyValue>) -> bool {
         (CompareTarget::CreateRevision(wanted), _) => revision(|kv| kv.create_revision).cmp(wanted),
         (CompareTarget::ModRevision(wanted), _) => revision(|kv| kv.mod_revision).cmp(wanted),
         (CompareTarget::Value(wanted), Some(kv)) => kv.value.cmp(wanted),
-        // A missing value can not be expressed.
+        // A missing value cannot be expressed.
         (CompareTarget::Value(_), None) => return false,
     };
     match compare.relation {

@@ -22,7 +22,7 @@ pub struct MemoryDisk {
     state: Arc<Mutex<State>>,
 }
 
-/// A file in a [`MemoryDisk`]. It can not be used after a power loss.
+/// A file in a [`MemoryDisk`]. It cannot be used after a power loss.
 #[derive(Debug)]
 pub struct MemoryFile {
     disk: MemoryDisk,

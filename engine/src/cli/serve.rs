@@ -106,7 +106,7 @@ async fn serve(config: Config, threads: &NicerThreads) -> anyhow::Result<End> {
     );
     let code = until_stopped(&node, &config, serving, stop, stop_signals).await;
     // Whoever drops the last handle waits for the member's threads. A disk that hangs may keep them
-    // for ever, so this is left to where `run` waits for so long and no longer.
+    // forever, so this is left to where `run` waits for so long and no longer.
     tokio::task::spawn_blocking(move || drop(node));
     code.map(End::WithCode)
 }

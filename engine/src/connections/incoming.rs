@@ -240,7 +240,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// Whoever sends much waits while memory is short, but not for ever: what it was sent may be
+    /// Whoever sends much waits while memory is short, but not forever: what it was sent may be
     /// what ends the shortage. So does whoever came as a peer and is no member, as far as anybody
     /// knows. Not a member, whose log would fall behind: what is held for members is counted
     /// ([`memory`]).

@@ -1,7 +1,7 @@
 //! Turns of the threads that serve clients: round by source, so that who asks for much waits behind
 //! itself.
 //!
-//! A runtime polls tasks in the order in which they became ready, whosever they are: behind ten
+//! A runtime polls tasks in the order in which they became ready, whoever's they are: behind ten
 //! thousand calls of one client, each of them cheap, everybody else waits until all are done. So
 //! whatever is done for one source, its connections and their calls alike, is done by a few of the
 //! runtime's tasks, its lanes. A lane gives way when its [turn](super::turn) is over, and what is
@@ -253,7 +253,7 @@ impl Running {
 
 impl Drop for Running {
     /// With its runtime, or because what it polled panicked while it was dropped: what has arrived
-    /// is polled by nobody, and would keep its connections for ever.
+    /// is polled by nobody, and would keep its connections forever.
     fn drop(&mut self) {
         if self.has_moved {
             return;

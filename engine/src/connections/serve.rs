@@ -228,7 +228,7 @@ mod tests {
         assert!(most_at_once <= u64::from(AT_ONCE), "{most_at_once}");
     }
 
-    /// One byte of it kept a place for ever.
+    /// One byte of it kept a place forever.
     #[tokio::test]
     async fn who_says_half_a_word_is_not_waited_for() {
         let stop = CancellationToken::new();

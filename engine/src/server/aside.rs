@@ -219,7 +219,7 @@ mod tests {
         node.shutdown().await.unwrap();
     }
 
-    /// It was told to ask for less, and a batch that only reads that it asked for what can not be.
+    /// It was told to ask for less, and a batch that only reads that it asked for what cannot be.
     #[test]
     fn a_read_that_an_installation_ended_may_be_tried_again() {
         let stopped = ReadError::Stopped { records: 7 };

@@ -386,7 +386,7 @@ pub(super) trait CountsParts: Send + Sync {
 pub(super) struct CountedBy(pub(super) Arc<dyn CountsParts>);
 
 /// The body of an answer. HTTP/2 takes all of it at once and drops it, and of a stream a part
-/// behind the one that it can not send yet; and keeps the bytes until its client's window has room:
+/// behind the one that it cannot send yet; and keeps the bytes until its client's window has room:
 /// so they carry what counts them.
 struct Leaving<B> {
     body: Pin<Box<B>>,

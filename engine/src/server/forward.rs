@@ -264,7 +264,7 @@ impl Forwarder {
         let link = Link {
             pipe: Pipe::new(channel.clone(), forwarded, None),
             channel,
-            write_bytes: self.write_bytes.anew(),
+            write_bytes: self.write_bytes.again(),
         };
         links.insert(address.to_owned(), link.clone());
         Ok(link)

@@ -240,7 +240,7 @@ impl Gate {
     }
 
     /// Whether other clients than this one were let in since then, or a moment before. Those that
-    /// have waited all the time since are not let in anew.
+    /// have waited all the time since are not let in again.
     pub(super) fn others_than(&self, client: IpAddr, since: Instant) -> bool {
         self.lately.others_than(client, since)
     }
@@ -484,7 +484,7 @@ mod tests {
         assert!(!stream.will_give_back(Kind::Read));
     }
 
-    /// However little memory there is: it was told for ever to try again.
+    /// However little memory there is: it was told forever to try again.
     #[test]
     fn the_largest_write_may_wait() {
         let limits = Limits {

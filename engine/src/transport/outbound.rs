@@ -401,7 +401,7 @@ mod tests {
     use dengine_types::ClusterId;
     use std::net::TcpListener;
 
-    /// It tried again for ever, for each member that had ever been removed.
+    /// It tried again forever, for each member that had ever been removed.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn the_task_of_a_dropped_link_ends_though_nobody_answers() {
         let long = Duration::from_secs(20);

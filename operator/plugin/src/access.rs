@@ -74,7 +74,7 @@ impl Access {
         Api::all(self.client.clone())
     }
 
-    /// Asks for an object until `done` says something of it; for ever, since a person can end that.
+    /// Asks for an object until `done` says something of it; forever, since a person can end that.
     pub(crate) async fn until<K, T>(
         &self,
         name: &str,

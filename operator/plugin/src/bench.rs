@@ -150,7 +150,7 @@ async fn wait(access: &Access, name: &str, run: &str) -> anyhow::Result<DEngineB
     bail!("denginebenchmark/{name}: {}", unseen(others))
 }
 
-/// That the target can not be measured yet; of the run itself only what is said of this one.
+/// That the target cannot be measured yet; of the run itself only what is said of this one.
 fn worth_saying<'a>(benchmark: &'a DEngineBenchmark, run: &str) -> Vec<&'a Condition> {
     let Some(status) = &benchmark.status else {
         return Vec::new();
@@ -236,7 +236,7 @@ mod tests {
         let status = benchmark.status.as_mut().unwrap();
         status.conditions = vec![
             said(conditions::TARGET_READY, "False", "demo is loaded"),
-            said(conditions::COMPLETE, "False", "the image can not be pulled"),
+            said(conditions::COMPLETE, "False", "the image cannot be pulled"),
             said(conditions::FAILED, "False", "try 2: exceeded quota"),
         ];
         let told =
@@ -245,7 +245,7 @@ mod tests {
         let status = benchmark.status.as_mut().unwrap();
         status.run_id = Some("7".to_owned());
         status.conditions[0].status = "True".to_owned();
-        let of_run = ["the image can not be pulled", "try 2: exceeded quota"];
+        let of_run = ["the image cannot be pulled", "try 2: exceeded quota"];
         assert_eq!(told(&benchmark), of_run);
     }
 }

@@ -33,12 +33,12 @@ pub(crate) async fn run(access: &Access, options: &Options) -> anyhow::Result<()
     Ok(())
 }
 
-/// One that can not be read is one line, and keeps nobody from seeing the others.
+/// One that cannot be read is one line, and keeps nobody from seeing the others.
 fn shown(cluster: &DeserializeGuard<DEngineCluster>) -> String {
     match &cluster.0 {
         Ok(cluster) => render(cluster),
         Err(unreadable) => format!(
-            "{}: this version of kubectl-dengine can not read it: {}",
+            "{}: this version of kubectl-dengine cannot read it: {}",
             cluster.name_any(),
             unreadable.error
         ),

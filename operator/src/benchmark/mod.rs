@@ -34,7 +34,7 @@ use resources::{Benchmark, job, role, role_binding, service_account};
 use status::Outcome;
 use turns::Turns;
 
-/// While the target can not be measured yet, or the Job runs (its end also triggers).
+/// While the target cannot be measured yet, or the Job runs (its end also triggers).
 const WHILE_WAITING: Duration = Duration::from_secs(2);
 /// After a failed step other than the creation of the Job.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
@@ -212,7 +212,7 @@ fn again(outcome: &Outcome) -> Duration {
             WHEN_DONE
         }
         Outcome::Taken(Step::Refuse { .. } | Step::Wait) => WHILE_WAITING,
-        // One that can not be deleted is retried then.
+        // One that cannot be deleted is retried then.
         Outcome::Taken(Step::Done | Step::Expire) => WHEN_DONE,
         Outcome::Taken(
             Step::Record
@@ -304,7 +304,7 @@ async fn expire(
     let parameters = exactly(&benchmark.owner.uid);
     let deleted = api.delete(&benchmark.name, &parameters);
     let attempt = format!("expire {}", benchmark.owner.uid);
-    let what_fails = "the benchmark has expired and can not be deleted";
+    let what_fails = "the benchmark has expired and cannot be deleted";
     let about = resource.object_ref(&());
     let done = context
         .best_effort(&about, &attempt, what_fails, deleted)

@@ -372,14 +372,14 @@ async fn pod_of(
     Ok(found.items.into_iter().next())
 }
 
-/// Why the pod does not run: it can not be scheduled, or its image can not be pulled.
+/// Why the pod does not run: it cannot be scheduled, or its image cannot be pulled.
 fn trouble(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let mut conditions = status.conditions.iter().flatten();
     let unscheduled = conditions.find(|c| c.type_ == "PodScheduled" && c.status == "False");
     if let Some(unscheduled) = unscheduled {
         let message = unscheduled.message.as_deref().unwrap_or("not scheduled");
-        return Some(format!("its pod can not be scheduled: {message}"));
+        return Some(format!("its pod cannot be scheduled: {message}"));
     }
     let mut containers = status.container_statuses.iter().flatten();
     let tool = containers.find(|container| container.name == job::CONTAINER)?;
@@ -403,7 +403,7 @@ async fn target(context: &Context, benchmark: &Benchmark) -> Result<Target, kube
         Ok(found) => found,
         Err(unreadable) => {
             return Ok(Target::NotReady(format!(
-                "cluster {} can not be read by this version of the operator: {}",
+                "cluster {} cannot be read by this version of the operator: {}",
                 cluster.name, unreadable.error
             )));
         }
@@ -484,7 +484,7 @@ mod tests {
         let pending = "{conditions: [{type: PodScheduled, status: 'False', message: no nodes}]}";
         assert_eq!(
             message(pending).as_deref(),
-            Some("its pod can not be scheduled: no nodes")
+            Some("its pod cannot be scheduled: no nodes")
         );
         assert_eq!(message("{}"), None);
     }

@@ -38,7 +38,7 @@ pub(super) async fn let_go(
         let parameters = by_us();
         let patched = api.patch(&name, &parameters, &patch);
         let attempt = format!("TTL of {uid}");
-        let what_fails = "the Job of a finished run can not be given a TTL";
+        let what_fails = "the Job of a finished run cannot be given a TTL";
         let about = resource.object_ref(&());
         context
             .best_effort(&about, &attempt, what_fails, patched)
@@ -102,7 +102,7 @@ pub(super) async fn prune(
     let patch = Patch::Merge(patch);
     let removed = api.patch_status(&name, &parameters, &patch);
     let attempt = format!("prune {}", resource.uid().unwrap_or_default());
-    let what_fails = "the results of old runs can not be removed";
+    let what_fails = "the results of old runs cannot be removed";
     let about = resource.object_ref(&());
     context
         .best_effort(&about, &attempt, what_fails, removed)

@@ -48,7 +48,7 @@ enum Operator {
 /// An invalid threshold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the threshold {0:?} can not be read; it must be [WORKLOAD.]METRIC OPERATOR VALUE, such as \
+    "the threshold {0:?} cannot be read; it must be [WORKLOAD.]METRIC OPERATOR VALUE, such as \
      p99 < 5ms or opsPerSecond >= 10000"
 )]
 pub(crate) struct NoThreshold(String);

@@ -469,7 +469,7 @@ mod tests {
         assert!(busy(&job, "2026-01-01T12:34:59Z"));
         assert!(!busy(&job, "2026-01-01T12:35:01Z"));
         job.spec.as_mut().unwrap().active_deadline_seconds = None;
-        assert!(busy(&job, "2027-01-01T00:00:00Z"), "it may run for ever");
+        assert!(busy(&job, "2027-01-01T00:00:00Z"), "it may run forever");
     }
 
     /// `kubectl delete` of a running benchmark, or of its Job: the pod has a minute to delete its
@@ -500,7 +500,7 @@ mod tests {
         assert_eq!(after(76, &second, &background), None);
         assert_eq!(after(0, &second, &foreground), None, "its pod is gone");
         assert_eq!(after(0, &second, &ended_before), None);
-        assert!(after(60, &first, &background).is_some(), "made anew");
+        assert!(after(60, &first, &background).is_some(), "made again");
     }
 
     /// Three writes come before the Job, and a webhook that does not answer delays each by ten

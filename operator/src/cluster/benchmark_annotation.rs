@@ -52,7 +52,7 @@ pub(super) async fn handle(
     if asked.declared && (is_done || is_kept(cluster, &asked.run)) {
         return keep(context, cluster, &namespace, &asked.run).await;
     }
-    // An annotation that can not be removed must not start another run.
+    // An annotation that cannot be removed must not start another run.
     let removal = removal(cluster, &asked);
     if !asked.declared && (is_done || context.retries.not_yet(&removal).is_some()) {
         return remove(context, cluster, &namespace, &removal).await;
@@ -108,7 +108,7 @@ async fn keep(
     let (name, parameters, noted) = (cluster.name_any(), by_us(), Patch::Merge(noted));
     let written = clusters.patch(&name, &parameters, &noted);
     let attempt = format!("note {run} of {}", cluster.uid().unwrap_or_default());
-    let what_fails = "the run of a declared benchmark can not be recorded";
+    let what_fails = "the run of a declared benchmark cannot be recorded";
     let about = cluster.object_ref(&());
     context
         .best_effort(&about, &attempt, what_fails, written)
@@ -135,7 +135,7 @@ async fn remove(
     }});
     let (name, parameters, done) = (cluster.name_any(), by_us(), Patch::Merge(done));
     let removed = clusters.patch(&name, &parameters, &done);
-    let what_fails = "the benchmark annotation can not be removed";
+    let what_fails = "the benchmark annotation cannot be removed";
     let about = cluster.object_ref(&());
     context
         .best_effort(&about, attempt, what_fails, removed)

@@ -107,7 +107,7 @@ pub(crate) async fn of_benchmark(
         let client = context.client.clone();
         let clusters: Api<Guarded<DEngineCluster>> = Api::namespaced(client, &namespace);
         let there = clusters.get_opt(&cluster).await?;
-        // A cluster that can not be read has no known operator.
+        // A cluster that cannot be read has no known operator.
         there.and_then(|there| there.0.ok()?.status)
     };
     let other = another(set.as_ref(), status.as_ref(), &context.identity);
@@ -178,7 +178,7 @@ pub(super) async fn forget(
     match condition(resource) {
         Some(said) if is_stale(said, &context.identity, &now()) => {
             let attempt = format!("forget {}", resource.uid().unwrap_or_default());
-            let what_fails = "the outdated condition of another operator can not be removed";
+            let what_fails = "the outdated condition of another operator cannot be removed";
             let forgotten = write(&context.client, resource, json!({}));
             let about = resource.object_ref(&());
             context
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(
             who(None, &recorded, "b/second").as_deref(),
             Some("a/first"),
-            "the set is being made anew"
+            "the set is being made again"
         );
         let mut set = StatefulSet::default();
         assert_eq!(who(Some(&set), &recorded, "b/second"), None, "let go");

@@ -180,7 +180,7 @@ fn kept_volumes(
 /// A failure is only logged: the next operator that starts tries again.
 async fn label_older_volumes(context: Context) {
     if let Err(error) = older_volumes::label(&context).await {
-        tracing::warn!(%error, "volumes that an older operator kept can not be labelled");
+        tracing::warn!(%error, "volumes that an older operator kept cannot be labelled");
     }
 }
 

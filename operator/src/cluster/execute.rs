@@ -43,7 +43,7 @@ impl StepError {
         matches!(self, Self::Kube(kube::Error::Api(_)))
     }
 
-    /// Whether the step can not be done yet; waiting is normal.
+    /// Whether the step cannot be done yet; waiting is normal.
     pub(super) fn is_not_yet(&self) -> bool {
         match self {
             Self::Kube(error) => is_code(error, 409) || is_code(error, 404),
@@ -217,7 +217,7 @@ fn removed(member_id: u64, name: &str, why: Removal) -> Event {
             true,
         ),
         Removal::DataDamaged => (
-            "its data directory can not be used any more; it joins again with an empty volume",
+            "its data directory cannot be used any more; it joins again with an empty volume",
             true,
         ),
         Removal::Crashing => (

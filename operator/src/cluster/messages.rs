@@ -135,7 +135,7 @@ fn removing(name: &str, why: Removal) -> (&'static str, String) {
             format!("replacing {name}: its volume claim was deleted")
         }
         Removal::DataDamaged => {
-            format!("replacing {name}: its data directory can not be used any more")
+            format!("replacing {name}: its data directory cannot be used any more")
         }
         Removal::Crashing => format!("replacing {name}: its server crashes again and again"),
     };

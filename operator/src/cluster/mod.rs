@@ -202,7 +202,7 @@ impl Reconciliation<'_> {
         let failure = self.take_step(step).await;
         let failure = refused.or(failure);
         // Whatever becomes of the step: a full disk may be what it fails for. And after it: volumes
-        // that can not grow must not keep members from being repaired, added or restarted.
+        // that cannot grow must not keep members from being repaired, added or restarted.
         let failure = match volumes::expand(context, cluster, &self.observation).await {
             Err(error) if failure.is_none() => {
                 let reason = reasons::EXPANDING_VOLUMES;

@@ -99,7 +99,7 @@ pub struct Pod {
     pub refused: Option<String>,
 }
 
-/// Why a member can not recover by itself.
+/// Why a member cannot recover by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// The server reports that its data directory is damaged, or may lack what the member

@@ -2,7 +2,7 @@
 //! volume too; so the volume's reclaim policy is set to Retain before that, until another member
 //! votes in its place. The volume itself is labelled with its cluster, member and former policy;
 //! the status says it too, for people, but may be lost or restored from a backup. PersistentVolumes
-//! are in no namespace: an operator for some namespaces only can not do this, and reports it.
+//! are in no namespace: an operator for some namespaces only cannot do this, and reports it.
 
 use std::collections::BTreeMap;
 
@@ -125,7 +125,7 @@ pub(super) async fn keep(
         )),
         Err(error) if is_code(&error, 409) => return Err(error),
         Err(kube::Error::Api(status)) if (400..429).contains(&status.code) => Some(format!(
-            "PersistentVolume {volume} can not be changed: {}",
+            "PersistentVolume {volume} cannot be changed: {}",
             status.message
         )),
         Err(error) => return Err(error),
@@ -261,7 +261,7 @@ fn stays(old: &OldVolume, error: &kube::Error) -> String {
     };
     let (ordinal, volume) = (old.ordinal, &old.name);
     format!(
-        "old volume {volume} of member {ordinal} is no longer needed, but can not be released \
+        "old volume {volume} of member {ordinal} is no longer needed, but cannot be released \
          (runbook DEngineClusterDegraded): {why}"
     )
 }

@@ -14,7 +14,7 @@ pub(super) fn condition<'a>(pod: &'a core::Pod, type_: &str) -> Option<&'a core:
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Why the pod does not run: it can not be scheduled, does not end, or its container does not stay
+/// Why the pod does not run: it cannot be scheduled, does not end, or its container does not stay
 /// up.
 pub(super) fn trouble(
     pod: &core::Pod,
@@ -65,7 +65,7 @@ const VOLUME_ELSEWHERE: [&str; 2] = [
 /// Annotation for the node that a volume was provisioned for.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// The pod's volume is on a node that does not accept the pod, or is gone. The operator can not
+/// The pod's volume is on a node that does not accept the pod, or is gone. The operator cannot
 /// tell which: it may not read nodes.
 fn out_of_reach(said: &str, claim: Option<&core::PersistentVolumeClaim>) -> Option<String> {
     VOLUME_ELSEWHERE
@@ -183,7 +183,7 @@ const ENDED_BY_ITSELF: [&str; 2] = ["Error", ""];
 /// disk (4), lack of threads or memory (101, 134), a failed start (125 to 128), a kill, or unknown,
 /// as after a node's restart (255).
 const OWN_FAULT: [i32; 2] = [1, 139];
-/// Exit code of the server when its data directory can not be used any more.
+/// Exit code of the server when its data directory cannot be used any more.
 const EXIT_REPLACE: i32 = 3;
 /// Exit code when the machine or its disk keeps it from running.
 const EXIT_ENVIRONMENT: i32 = 4;
@@ -364,7 +364,7 @@ pub(super) mod tests {
             "{message}"
         );
         let later = trouble(&pod, None, &at(9_000).unwrap()).unwrap();
-        assert_eq!(later, message, "the status is not written anew");
+        assert_eq!(later, message, "the status is not written again");
     }
 
     #[test]

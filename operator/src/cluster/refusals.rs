@@ -41,7 +41,7 @@ impl Refusals {
         let answer = match api.list(&asked).await {
             Ok(events) => newest(&events.items, Timestamp::now()),
             Err(error) => {
-                tracing::debug!(%error, "events can not be read");
+                tracing::debug!(%error, "events cannot be read");
                 None
             }
         };

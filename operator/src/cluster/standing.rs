@@ -118,7 +118,7 @@ pub(super) async fn note_on_claims(
             Api::namespaced(context.client.clone(), &cluster.namespace);
         let patch = Patch::Merge(json!({"metadata": {"uid": uid, "annotations": wanted}}));
         let (attempt, by_us) = (format!("note on {}", uid.unwrap_or_default()), by_us());
-        let what_fails = format!("image and version can not be recorded on volume claim {name}");
+        let what_fails = format!("image and version cannot be recorded on volume claim {name}");
         let noted = async {
             let answer = api.patch(&name, &by_us, &patch).await?;
             if standing.missing_on(&answer).is_some() {

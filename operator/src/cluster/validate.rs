@@ -1,5 +1,5 @@
 //! From the custom resource to a cluster that can be built: defaults of the operator filled in, and
-//! checks that the schema can not express. Pure.
+//! checks that the schema cannot express. Pure.
 
 use dengine_crds::cluster::REPLICAS_MAX;
 use dengine_crds::names::annotations;
@@ -57,7 +57,7 @@ impl Cluster {
     }
 }
 
-/// Why a spec can not be carried out. The schema refuses all of these; they are checked again
+/// Why a spec cannot be carried out. The schema refuses all of these; they are checked again
 /// because a schema of another version may have accepted them.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum InvalidSpec {

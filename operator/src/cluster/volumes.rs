@@ -26,13 +26,13 @@ use crate::quantity;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum VolumesError {
     /// The StatefulSet could not be recreated with another size.
-    #[error("StatefulSet {name} can not be recreated: {source}")]
+    #[error("StatefulSet {name} cannot be recreated: {source}")]
     Renew {
         name: String,
         source: Box<kube::Error>,
     },
     /// A claim could not be changed.
-    #[error("volume claim {claim} can not be expanded to {size}: {message}")]
+    #[error("volume claim {claim} cannot be expanded to {size}: {message}")]
     Expand {
         claim: String,
         size: String,
@@ -52,7 +52,7 @@ pub(super) fn claim_template_size(set: &StatefulSet) -> Option<String> {
 }
 
 /// Sets the wanted size in the claims, and in the StatefulSet's template once they all have it. A
-/// claim that can not grow holds up no other.
+/// claim that cannot grow holds up no other.
 ///
 /// # Errors
 /// The first object that the API server refused to change, after all were tried.
@@ -131,7 +131,7 @@ pub(super) fn notice(
     })
 }
 
-/// Conditions of a claim whose driver can not expand the volume.
+/// Conditions of a claim whose driver cannot expand the volume.
 const RESIZE_ERRORS: [&str; 2] = ["ControllerResizeError", "NodeResizeError"];
 
 /// Volumes that should grow, and why they do not, as their driver reports it. Kubernetes keeps
@@ -149,7 +149,7 @@ fn can_not_grow(
     let (_, why, _) = failing.first()?;
     let who: Vec<Ordinal> = failing.iter().map(|(ordinal, ..)| *ordinal).collect();
     let message = format!(
-        "the volumes of {} can not grow to {size}: {why}; to stop trying, lower \
+        "the volumes of {} cannot grow to {size}: {why}; to stop trying, lower \
          spec.storage.size",
         members(&who)
     );
@@ -458,7 +458,7 @@ mod tests {
             let said = notice_of(type_, None);
             assert!(said.works, "it is tried again");
             assert!(
-                said.message.contains("volumes of member 1 can not grow"),
+                said.message.contains("volumes of member 1 cannot grow"),
                 "{said:?}"
             );
             assert!(said.message.contains("the quota of the pool"), "{said:?}");

@@ -1,6 +1,6 @@
 //! The chart against its context: metrics that exist, a runbook for each alert, a reason for each
 //! permission, a description for each value. And Helm's output, and the pages about the same.
-#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod monitoring;
 mod network_policy;

@@ -10,7 +10,7 @@ use crate::{read, workspace};
 
 pub(crate) const ALERTS: &str = "charts/dengine-operator/files/monitoring/alerts.yaml";
 const DASHBOARD: &str = "charts/dengine-operator/files/monitoring/dashboard.json";
-/// Names of the members' metrics. The crate can not be a dependency: it compiles RocksDB.
+/// Names of the members' metrics. The crate cannot be a dependency: it compiles RocksDB.
 const MEMBERS: [&str; 2] = [
     "engine/src/telemetry/metrics.rs",
     "engine/src/node/metrics.rs",

@@ -201,7 +201,7 @@ fn check_exec(words: &[String]) -> Result<(), String> {
     }
 }
 
-/// The same for `dengine admin`, by its source: that crate can not be a dependency, it compiles
+/// The same for `dengine admin`, by its source: that crate cannot be a dependency, it compiles
 /// RocksDB.
 fn check_admin(command: &[String]) -> Result<(), String> {
     let source = |module: &str| read(&format!("engine/src/cli/admin/{module}.rs"));

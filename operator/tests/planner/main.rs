@@ -1,7 +1,7 @@
 //! The planner against a model of Kubernetes and of a cluster: whatever crashes, is wiped, scaled
 //! or changed in between, no step of the operator costs the quorum or deletes a member's data, and
 //! once the faults end the cluster becomes what its spec asks for.
-#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod cases;
 mod world;
@@ -104,7 +104,7 @@ proptest! {
             }
         }
         world.end_faults();
-        // Data that was lost with a majority of the volumes can not be restored.
+        // Data that was lost with a majority of the volumes cannot be restored.
         if world.data_is_lost() {
             return Ok(());
         }

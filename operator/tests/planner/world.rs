@@ -198,13 +198,13 @@ impl World {
             claim.terminating = true;
             claim.marked_for = None;
         }
-        let anew = Self::new(self.wanted_replicas);
+        let again = Self::new(self.wanted_replicas);
         *self = Self {
             template: self.template,
             pods: take(&mut self.pods),
             claims: take(&mut self.claims),
             next: self.next,
-            ..anew
+            ..again
         };
     }
 

@@ -363,9 +363,6 @@ async fn an_unreadable_target_is_waited_for_and_reported() {
     let mut said = status.conditions.iter();
     let target = said.find(|c| c.type_ == conditions::TARGET_READY);
     let message = &target.unwrap().message;
-    assert!(
-        message.contains("cluster demo can not be read"),
-        "{message}"
-    );
+    assert!(message.contains("cluster demo cannot be read"), "{message}");
     assert!(message.contains("many"), "{message}");
 }

@@ -88,7 +88,7 @@ async fn no_operator_takes_over_while_the_stateful_set_is_recreated() {
             world.reconcile().await;
         }
     }
-    assert_eq!(named_by_the_set(&world), None, "it is to be made anew");
+    assert_eq!(named_by_the_set(&world), None, "it is to be made again");
     for _ in 0..3 {
         world.reconcile_as(&another).await;
     }

@@ -1,6 +1,6 @@
 //! Reconciliations of one cluster with a fake API server and fake members: what each requests, and
 //! what is not repeated.
-#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod api;
 mod benchmarks;

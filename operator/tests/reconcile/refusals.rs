@@ -125,7 +125,7 @@ async fn pods_refused_by_a_quota_are_reported() {
     }
 }
 
-/// An image that can not be pulled, and a webhook that forbids deleting its pod.
+/// An image that cannot be pulled, and a webhook that forbids deleting its pod.
 #[tokio::test]
 async fn a_stuck_pod_that_can_not_be_deleted_blocks_nothing() {
     let world = given_up("test").await;

@@ -111,7 +111,7 @@ async fn holder(world: &World) -> Result<String> {
 async fn killed_after_each_single_write_it_ends_in_the_same_place() {
     test_alone("killed", async |world| {
         if matches!(world.cluster(), Cluster::Current { .. }) {
-            return not_run("members of another's cluster can not be reached from here");
+            return not_run("members of another's cluster cannot be reached from here");
         }
         operators(world, 0).await?;
         let outcome = killed_after_each_write(world).await;

@@ -53,7 +53,7 @@ async fn settings_resources_image_and_annotation_reach_every_member() {
 async fn a_hundred_hand_overs_fail_no_request() {
     test("hand-overs", async |world| {
         if matches!(world.cluster(), Cluster::Current { .. }) {
-            return not_run("members of another's cluster can not be reached from here");
+            return not_run("members of another's cluster cannot be reached from here");
         }
         world.make_cluster("r", 3).await?;
         let load = Load::start(&connect(world, "r").await?).await?;

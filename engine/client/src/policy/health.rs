@@ -109,7 +109,7 @@ mod tests {
         health.answered();
         assert!(health.takes_call(now) && health.takes_call(now));
         health.silent(now);
-        assert!(health.takes_call(now + COOL_DOWN), "all begins anew");
+        assert!(health.takes_call(now + COOL_DOWN), "all begins again");
     }
 
     /// A member that restarts is back in a moment, and nobody waits to find out.

@@ -27,7 +27,7 @@ pub struct Lanes {
 #[derive(Debug, Default)]
 struct Lane {
     health: Health,
-    /// When it last served a call, or was connected anew.
+    /// When it last served a call, or was connected again.
     good_at: AtomicTime,
 }
 
@@ -117,8 +117,8 @@ impl Lanes {
         self.lanes[lane].good_at.is_after(since)
     }
 
-    /// Notes that a lane did not serve a call; whether it is to be connected anew, which one caller
-    /// at a time is told.
+    /// Notes that a lane did not serve a call; whether it is to be connected again, which one
+    /// caller at a time is told.
     pub fn renews(&self, lane: usize, now: Duration) -> bool {
         let good_at = &self.lanes[lane].good_at;
         let was = good_at.get();

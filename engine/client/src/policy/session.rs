@@ -96,7 +96,7 @@ impl Sequencer {
 /// How long the cluster keeps a session without hearing of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Counted by the leader; a new leader begins anew, so a session may live longer, never
+    /// Counted by the leader; a new leader begins again, so a session may live longer, never
     /// shorter.
     pub ttl: Duration,
 }

@@ -12,7 +12,7 @@ use prost::Message as _;
 ///
 /// # Panics
 ///
-/// If a stamped command can not have this outcome.
+/// If a stamped command cannot have this outcome.
 #[must_use]
 pub fn encode_kept(outcome: &Outcome) -> Vec<u8> {
     let (trimmed, outcome) = match outcome {

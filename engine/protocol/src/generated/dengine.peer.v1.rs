@@ -263,7 +263,7 @@ pub mod peer_client {
         /// to go on: it may have part of this very snapshot already. Then come chunks, in order without
         /// gaps, and an end; the receiver answers once more when the whole snapshot is checked and on its
         /// disk. RESOURCE_EXHAUSTED: the snapshot is larger than the receiver takes. UNAVAILABLE: not now.
-        /// A broken stream may be begun anew.
+        /// A broken stream may be begun again.
         pub async fn send_snapshot(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::SnapshotFrame>,
@@ -326,7 +326,7 @@ pub mod peer_server {
         /// to go on: it may have part of this very snapshot already. Then come chunks, in order without
         /// gaps, and an end; the receiver answers once more when the whole snapshot is checked and on its
         /// disk. RESOURCE_EXHAUSTED: the snapshot is larger than the receiver takes. UNAVAILABLE: not now.
-        /// A broken stream may be begun anew.
+        /// A broken stream may be begun again.
         async fn send_snapshot(
             &self,
             request: tonic::Request<tonic::Streaming<super::SnapshotFrame>>,

@@ -1898,13 +1898,13 @@ pub enum CancelCause {
     Invalid = 2,
     /// Events that were to be told are compacted; history begins at `compact_revision`.
     Compacted = 3,
-    /// The client reads too slowly. Start anew at `resume_revision`.
+    /// The client reads too slowly. Start again at `resume_revision`.
     TooSlow = 4,
     /// A bound on watches is reached.
     TooMany = 5,
     /// A single revision is larger than one message, and `fragment` was not set.
     TooLarge = 6,
-    /// The member cannot serve the watch: it stops, or is none of that cluster. Start anew elsewhere.
+    /// The member cannot serve the watch: it stops, or is none of that cluster. Start again elsewhere.
     Unavailable = 7,
 }
 impl CancelCause {
@@ -1965,7 +1965,7 @@ pub mod watch_client {
     ///  was told.
     ///
     /// A watch that ends by itself says with CancelCause why, and with `resume_revision` where to start
-    /// anew.
+    /// again.
     #[derive(Debug, Clone)]
     pub struct WatchClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2114,7 +2114,7 @@ pub mod watch_server {
     ///  was told.
     ///
     /// A watch that ends by itself says with CancelCause why, and with `resume_revision` where to start
-    /// anew.
+    /// again.
     #[derive(Debug)]
     pub struct WatchServer<T> {
         inner: Arc<T>,
@@ -2968,7 +2968,7 @@ pub mod admin_client {
             req.extensions_mut().insert(GrpcMethod::new("dengine.v1.Admin", "Sessions"));
             self.inner.unary(req, path, codec).await
         }
-        /// Ends a session, whosever it is: its client is told that it is gone, and its writes are refused.
+        /// Ends a session of any client, which is told that it is gone, and its writes are refused.
         /// Idempotent.
         pub async fn close_session(
             &mut self,
@@ -3087,7 +3087,7 @@ pub mod admin_server {
             tonic::Response<super::SessionsResponse>,
             tonic::Status,
         >;
-        /// Ends a session, whosever it is: its client is told that it is gone, and its writes are refused.
+        /// Ends a session of any client, which is told that it is gone, and its writes are refused.
         /// Idempotent.
         async fn close_session(
             &self,

@@ -26,7 +26,7 @@
 //!   history, and the member ends for good; it confirms no read of such a leader either.
 //! - A member that starts grants no vote for one election timeout or one second (`PROMISE_MAX`),
 //!   whichever is longer: it may have promised a lease to a leader that it no longer remembers.
-//! - A snapshot is installed by replacing log and state machine and starting anew; there is no
+//! - A snapshot is installed by replacing log and state machine and starting again; there is no
 //!   other way, and a crash at any point of it ends in the same place.
 //! - A message carries so many bytes of entries, or a single entry.
 //! - What is committed and what is held in memory are bounded apart: a slow state machine leaves

@@ -49,7 +49,7 @@ pub trait Host {
 pub enum End {
     /// Its history was given up.
     Diverged(Divergence),
-    /// A snapshot replaces its log and its state machine, and it starts anew.
+    /// A snapshot replaces its log and its state machine, and it starts again.
     Install {
         /// The last entry of the snapshot.
         base: Position,

@@ -47,7 +47,7 @@ pub enum MembershipRequest {
     AddLearner(NewMember),
     /// This learner is to vote.
     Promote(MemberId),
-    /// This member is to be gone for ever.
+    /// This member is to be gone forever.
     Remove(MemberId),
 }
 

@@ -38,7 +38,7 @@ const PAUSE_WHILE_BEHIND: Duration = Duration::from_millis(2);
 pub struct Keeper<S> {
     reader: Reader<S>,
     retention: Retention,
-    /// Of the term in which this member leads: each leader starts all clocks anew, so nothing ends
+    /// Of the term in which this member leads: each leader starts all clocks again, so nothing ends
     /// early.
     expiry: Option<(Term, Expiry)>,
     /// The commands that expire keys and are under way: they are applied in this order.
@@ -170,8 +170,8 @@ impl<S: Store> Keeper<S> {
         to
     }
 
-    /// What is under way of another term may have got lost, and whoever leads anew counts all times
-    /// anew.
+    /// What is under way of another term may have got lost, and a new
+    /// leader counts all times again.
     fn forget(&mut self) {
         self.expiry = None;
         self.under_way.clear();

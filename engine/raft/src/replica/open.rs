@@ -16,7 +16,7 @@ pub struct Opened<L: Disk, S> {
     pub state: S,
     /// A snapshot whose installation was decided has become the state.
     pub installed: bool,
-    /// Where the log ended before it was begun anew after the state, as a person has accepted;
+    /// Where the log ended before it was begun again after the state, as a person has accepted;
     /// `None` if it was not.
     pub reset_and_recovered: Option<Index>,
 }
@@ -43,7 +43,7 @@ pub enum OpenError {
 
 /// Opens the state that belongs to a log; `open_state` opens what is there, and tells the last
 /// entry that it has. A state that is ahead of its log is refused, unless a person has accepted
-/// that `memory-first` lost writes: the log, which `reopen` opens again, then begins anew after
+/// that `memory-first` lost writes: the log, which `reopen` opens again, then begins again after
 /// what the state has, as after a snapshot.
 ///
 /// # Errors

@@ -49,7 +49,7 @@ impl<L: LogRead> Replica<L> {
         }
     }
 
-    /// A snapshot that nobody came for must not keep the log from being truncated for ever.
+    /// A snapshot that nobody came for must not keep the log from being truncated forever.
     fn withdraw_old_snapshot(&mut self) {
         let longest = self.log.keep_from(self.config.log_keep_bytes_for_followers);
         let old = |snapshot: Index| snapshot.next() < longest;

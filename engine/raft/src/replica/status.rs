@@ -128,7 +128,7 @@ impl KeepingUp {
 /// Who says that this member is in its cluster no more.
 #[derive(Debug)]
 pub(super) struct Removed {
-    /// Its own log. For ever: no id is used twice.
+    /// Its own log. Forever: no id is used twice.
     pub(super) by_log: bool,
     /// A peer said so then, and says it again and again. Its log may be ahead of this one's; or it
     /// has a removal that was given up when a loss was accepted, and then a leader counts this

@@ -311,7 +311,7 @@ fn several_clients_keep_the_applier_busy_where_commits_take_turns_in_being_slow(
     }
 }
 
-/// What was given up was proposed anew when the client had filled up everything again. And it
+/// What was given up was proposed again when the client had filled up everything again. And it
 /// counted as due only then.
 #[test]
 fn what_is_due_beside_a_bulk_load_expires_or_is_known_to_be_late() {

@@ -696,7 +696,7 @@ mod tests {
         // What waits for no turn is first, and after 48, two writes and 48 more there is enough.
         assert_eq!(order, [9, 1, 7, 8, 2]);
         assert!(appended(&mut leader).is_empty());
-        // What is not applied for so long the keeper proposes anew.
+        // What is not applied for so long the keeper proposes again.
         leader.0.now = leader.0.now.after(GIVEN_UP_AFTER);
         leader.0.replica.handle(Input::Tick, leader.0.now);
         assert!(appended(&mut leader).is_empty());

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 const HEARD_MAX: usize = 64;
 
 /// In which version commands are to be encoded at present. The replica writes it, any thread reads
-/// it; a command that comes to the replica in a version that is too new by then is written anew
+/// it; a command that comes to the replica in a version that is too new by then is written again
 /// there.
 #[derive(Debug)]
 pub struct CommandGate(AtomicU8);
@@ -59,7 +59,7 @@ pub enum Announcement {
 
 /// What one member said last, each way. What it answers counts, for it was called where the log
 /// says that it is. Until then it counts what somebody said who called as that member: it may be
-/// anybody, who must not be able to hold back for ever what all members read.
+/// anybody, who must not be able to hold back forever what all members read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
     hello: Option<CommandVersion>,
@@ -143,7 +143,7 @@ impl<L: LogRead> Replica<L> {
         self.command_gate.set(self.command_version());
     }
 
-    /// Writes what was encoded too new anew, just before it is proposed.
+    /// Writes what was encoded too new again, just before it is proposed.
     pub(super) fn lower_proposals(&mut self) {
         let version = self.command_version();
         for proposal in self.proposals.iter_mut() {

@@ -102,7 +102,7 @@ struct Account {
     worked: Average,
     lasted: Average,
     /// The most that it had since it is heavy, and in which period that was. It is not believed to
-    /// want it for ever.
+    /// want it forever.
     most: Duration,
     most_in: u64,
     /// In which period it last had nothing left to do.

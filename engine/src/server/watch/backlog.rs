@@ -3,7 +3,7 @@
 //! A stream begins to read history for its watches when there is room for it. An address has half
 //! of what no other has, and a quarter more for those of its streams whose clients have read all;
 //! beyond it its streams wait for each other, and are told nothing meanwhile. While some wait,
-//! those of which nothing was read for longest are given up, each with the revision to begin anew
+//! those of which nothing was read for longest are given up, each with the revision to begin again
 //! at; and if what they were sent is still not read, their connections are closed, for nothing
 //! short of that gives it back.
 

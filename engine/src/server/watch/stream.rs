@@ -359,7 +359,7 @@ impl StreamTask {
         Ok(())
     }
 
-    /// Ends a watch, if it is there. `ending` is told the revision to begin anew at.
+    /// Ends a watch, if it is there. `ending` is told the revision to begin again at.
     async fn end(&mut self, id: u64, ending: impl FnOnce(Revision) -> Ending) -> Result<(), End> {
         let resume = self.watches.remove(id, &mut self.shared.hub.wanted());
         self.active.remove(&id);

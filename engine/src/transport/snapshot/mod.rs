@@ -2,7 +2,7 @@
 //! connections, the turns and the timeouts.
 //!
 //! A member sends one snapshot at a time and receives one at a time. A stream that breaks is begun
-//! anew, and goes on where the receiver says.
+//! again, and goes on where the receiver says.
 
 mod receive;
 mod send;

@@ -127,7 +127,7 @@ impl World {
         self.sim.random.between(100 * MILLI, 6 * SECOND)
     }
 
-    /// Whether the cluster can do without what this member has on its disk, for ever. Only a whole
+    /// Whether the cluster can do without what this member has on its disk, forever. Only a whole
     /// cluster at rest can.
     pub(super) fn may_lose(&self, id: MemberId) -> bool {
         let Some((_, membership)) = newest_leader(&self.members) else {

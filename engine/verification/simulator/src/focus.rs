@@ -150,7 +150,7 @@ impl Focus {
     }
 
     /// Any write that is committed would take the news of a removal to the disks of those who are
-    /// left; and only a few can not do without the one that is gone.
+    /// left; and only a few cannot do without the one that is gone.
     fn quieten(self, plan: &mut Plan, random: &mut Random) {
         plan.members = *random.pick(&[1, 1, 2]).expect("not empty");
         plan.clients = 1;

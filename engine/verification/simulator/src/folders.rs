@@ -105,7 +105,7 @@ fn failed(what: &'static str) -> DiskError {
 }
 
 impl SimFolders {
-    /// The state, made anew if there is none. Like RocksDB's shell, this makes all renames so far
+    /// The state, made again if there is none. Like RocksDB's shell, this makes all renames so far
     /// durable.
     pub(super) fn open_store(&self) -> Result<SimStore, StoreError> {
         let mut inner = self.0.borrow_mut();

@@ -23,7 +23,7 @@ pub(super) struct Losses(Vec<Loss>);
 
 struct Loss {
     at: Nanos,
-    /// Behind it history may have begun anew.
+    /// Behind it history may have begun again.
     safe: Revision,
     /// What was behind it before.
     before: Changes,
@@ -58,7 +58,7 @@ impl Losses {
         let fates: Vec<_> = self.0.iter().map(|it| it.fate(changes)).collect();
         for operation in &mut forgiven.operations {
             let losses = self.0.iter().filter(|it| operation.invoked.nanos > it.at);
-            // Whoever begins anew remembers nothing, also of what was kept after all.
+            // Whoever begins again remembers nothing, also of what was kept after all.
             operation.client += CLIENTS_MAX * losses.count() as u64;
         }
         forgiven.operations.retain_mut(|operation| {

@@ -5,7 +5,7 @@
 //! Once a majority has lost power, somebody does as `docs/runbooks/DEngineQuorumLost.md` says:
 //! stops all members, accepts the loss for each that refused, and starts them. Then what was
 //! committed and is on the disks of a majority is still not lost; behind the last such entry,
-//! history may begin anew, but for what was answered of who the members are. Clients and watchers
+//! history may begin again, but for what was answered of who the members are. Clients and watchers
 //! do so too: they are told of nothing, but what they know of later revisions may be of what is
 //! lost, and ids of sessions that were opened there are given out again. A member that still has
 //! what the others go on without must end; see [`restored`](super::restored).
@@ -232,7 +232,7 @@ impl World {
                 let duration = self.sim.random.between(3 * SECOND, 8 * SECOND);
                 self.isolate(id, duration);
             }
-            // What is written anew would soon hide what one of them still has.
+            // What is written again would soon hide what one of them still has.
             let quiet = self.sim.random.below(3) * 6 * SECOND;
             self.sim
                 .load_wave

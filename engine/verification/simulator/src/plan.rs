@@ -238,7 +238,7 @@ pub(super) struct Plan {
     pub(super) stays_full: bool,
     /// Members begin with an older program, and each is replaced after a while.
     pub(super) slow_roll: bool,
-    /// What members may be started with, each time anew.
+    /// What members may be started with, each time again.
     pub(super) settings: Vec<MemberSettings>,
     /// Some values are as long as this, and most as short as can be. A batch with seven of them is
     /// larger than a message and fits into a frame.

@@ -98,7 +98,7 @@ fn hang(sim: &mut Surroundings, ids: Vec<MemberId>) {
     sim.then(0, move |world| world.hang(&ids, duration));
 }
 
-/// A member was answered to be gone for ever: if it is, it is not needed even when nobody remembers
+/// A member was answered to be gone forever: if it is, it is not needed even when nobody remembers
 /// anything but its disk.
 pub(super) fn over_removal(sim: &mut Surroundings, removed: MemberId) {
     if sim.plan.has(Fault::ForgottenRemoval) && sim.random.chance(500_000) {

@@ -75,7 +75,7 @@ impl Watcher {
         }
     }
 
-    /// Begins anew behind this revision: what it was told of later ones may be lost.
+    /// Begins again behind this revision: what it was told of later ones may be lost.
     pub(super) fn begin_anew(&mut self, members: &mut Members, revision: Revision) {
         self.leave(members);
         for watch in &mut self.watches {
@@ -174,7 +174,7 @@ impl Watcher {
                 (watch.cursor.progress(revision.0)).map_err(|broken| broken.0)?;
                 watch.hand_on(sim);
             }
-            // They are told, and begin anew with what is left, or with what comes.
+            // They are told, and begin again with what is left, or with what comes.
             WatchMessage::Compacted(compacted) => {
                 let first = self.random.below(2) * compacted.0;
                 for watch in &mut self.watches {

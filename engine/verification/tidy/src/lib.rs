@@ -17,6 +17,7 @@ mod source;
 mod tree;
 mod versions;
 mod width;
+mod words;
 
 use std::fmt;
 
@@ -49,7 +50,7 @@ pub struct Rule {
 }
 
 /// Every rule there is.
-pub const RULES: [Rule; 12] = [
+pub const RULES: [Rule; 13] = [
     Rule {
         name: "rust-width",
         check: width::rust,
@@ -97,5 +98,9 @@ pub const RULES: [Rule; 12] = [
     Rule {
         name: "docs",
         check: docs::check,
+    },
+    Rule {
+        name: "words",
+        check: words::check,
     },
 ];

@@ -1,6 +1,6 @@
 //! `kubectl-dengine put`, `get` and their like against real members, through an API server that the
 //! test is itself.
-#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod api_server;
 mod members;

@@ -23,7 +23,7 @@ pub(crate) struct Observed {
     pub thresholds: Vec<Threshold>,
     /// It is compared with an etcd, which has a Job of its own after the first.
     pub compares: bool,
-    /// Why the spec can not be carried out.
+    /// Why the spec cannot be carried out.
     pub invalid: Option<String>,
     /// No run may start.
     pub suspended: bool,
@@ -109,7 +109,7 @@ pub(crate) enum JobState {
 /// The next step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
-    /// The run can not start now.
+    /// The run cannot start now.
     Refuse {
         reason: &'static str,
         message: String,

@@ -216,7 +216,7 @@ fn begin_with(status: &mut DEngineBenchmarkStatus, observed: &Observed) {
 fn show_trouble(status: &DEngineBenchmarkStatus, conditions: &mut Conditions, observed: &Observed) {
     let state = match &observed.trouble {
         Some(trouble) => {
-            let message = format!("{} can not run: {trouble}", the_job(status));
+            let message = format!("{} cannot run: {trouble}", the_job(status));
             State::no(reasons::JOB_STUCK, &message)
         }
         None => State::no(reasons::RUNNING, &runs(status)),

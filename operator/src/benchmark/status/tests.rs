@@ -56,7 +56,7 @@ fn a_run_that_can_not_start_leaves_the_last_result() {
         assert!(matches!(step, Step::Refuse { .. }), "{step:?}");
         let first = resource.status.clone().unwrap();
         assert_eq!(first.phase, Some(BenchmarkPhase::Succeeded));
-        assert_eq!(first.conditions.len(), 1, "only why it can not begin");
+        assert_eq!(first.conditions.len(), 1, "only why it cannot begin");
         let step = reconcile(&mut resource, &observed, 2);
         assert!(matches!(step, Step::Refuse { .. }), "{step:?}");
         assert_eq!(resource.status, Some(first));
@@ -238,7 +238,7 @@ fn the_status_shows_why_a_jobs_pod_does_not_run() {
     };
     assert_eq!(reconcile(&mut resource, &observed, 1), Step::Wait);
     let (_, reason, message) = condition(&resource, types::COMPLETE);
-    let stuck = "the Job can not run: Kubernetes refuses its pod: exceeded quota: small";
+    let stuck = "the Job cannot run: Kubernetes refuses its pod: exceeded quota: small";
     assert_eq!((&*reason, &*message), (reasons::JOB_STUCK, stuck));
     // After its deadline the Job has no pod that could show why.
     let over = Observed {

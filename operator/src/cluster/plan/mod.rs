@@ -177,7 +177,7 @@ pub enum Removal {
     VolumeLost,
     /// Its claim was deleted, and its server does not run.
     VolumeGivenUp,
-    /// Its data directory can not be used any more.
+    /// Its data directory cannot be used any more.
     DataDamaged,
     /// Its server crashes again and again, while another member runs with the same template.
     Crashing,
@@ -302,7 +302,7 @@ fn wait_for(observed: &Observed, silent: BTreeSet<Ordinal>) -> Step {
     })
 }
 
-/// Whether its claim never had a volume, for example because the pod can not be scheduled. Only for
+/// Whether its claim never had a volume, for example because the pod cannot be scheduled. Only for
 /// a known claim: one that was created by hand may lack our labels.
 fn is_surely_empty(observed: &Observed, ordinal: Ordinal) -> bool {
     let claim = observed.claims.get(&ordinal);

@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::validate::Cluster;
 
 /// Labels that select the objects and pods of one cluster. They never change: a StatefulSet's
-/// selector can not.
+/// selector cannot.
 pub(super) fn selector(cluster: &str) -> BTreeMap<String, String> {
     [
         (labels::NAME, labels::NAME_VALUE),

@@ -157,7 +157,7 @@ impl Facts<'_> {
         let message = if !unhealthy.is_empty() {
             format!("unavailable: {}", unhealthy.join(", "))
         } else if let Some(kept_out) = self.kept_out() {
-            format!("{} can not join yet", messages::members(&kept_out))
+            format!("{} cannot join yet", messages::members(&kept_out))
         } else {
             return State::no(reasons::AS_SPECIFIED, "every voter is available");
         };
@@ -205,7 +205,7 @@ impl Facts<'_> {
         }
         if !wait.is_empty() {
             what.push(format!(
-                "{} can not catch up: the disk has no space for a snapshot",
+                "{} cannot catch up: the disk has no space for a snapshot",
                 messages::members(&wait)
             ));
         }

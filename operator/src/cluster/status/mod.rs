@@ -22,7 +22,7 @@ const LAG_BEHIND_ENTRIES_MAX: u64 = 100_000;
 /// Outcome of a reconciliation: the only thing a status can be made from.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
-    /// The spec can not be carried out; nothing was observed.
+    /// The spec cannot be carried out; nothing was observed.
     Invalid(String),
     Observed {
         observed: Box<Observed>,

@@ -111,7 +111,7 @@ fn a_full_disk_is_reported_with_what_to_do() {
     let lacks = of(&status_of(lacks, Step::Done));
     assert_eq!(lacks.status, "True");
     assert!(
-        lacks.message.starts_with("member 1 can not catch up"),
+        lacks.message.starts_with("member 1 cannot catch up"),
         "{lacks:?}"
     );
     assert_eq!(of(&fine).status, "False");
@@ -131,7 +131,7 @@ fn a_full_disk_is_reported_with_what_to_do() {
 fn a_failed_expansion_is_reported_and_the_cluster_stays_ready() {
     let mut outcome = outcome(healthy(), Step::Done);
     if let Outcome::Observed { error, .. } = &mut outcome {
-        *error = Some((reasons::EXPANDING_VOLUMES, "it can not grow".to_owned()));
+        *error = Some((reasons::EXPANDING_VOLUMES, "it cannot grow".to_owned()));
     }
     let status = derive(&resource_with("demo", "{}"), &outcome, Vec::new(), at(1));
     let said = |type_: &str| {
@@ -139,7 +139,7 @@ fn a_failed_expansion_is_reported_and_the_cluster_stays_ready() {
         let found = all.find(|c| c.type_ == type_);
         found.map(|c| (c.status.as_str(), c.message.as_str()))
     };
-    assert_eq!(said(types::PROGRESSING), Some(("True", "it can not grow")));
+    assert_eq!(said(types::PROGRESSING), Some(("True", "it cannot grow")));
     assert_eq!(said(types::READY).map(|(status, _)| status), Some("True"));
 }
 

@@ -301,7 +301,7 @@ fn a_stuck_pod_whose_claim_was_deleted_stays() {
     assert_eq!(plan(&observed, &wanted(3)), Step::Wait(Waiting::Quorum));
 }
 
-/// `demo-1` can not be scheduled only because its volume is on a node that is gone.
+/// `demo-1` cannot be scheduled only because its volume is on a node that is gone.
 fn without_its_node(mut observed: Observed) -> Observed {
     let pod = pod(&mut observed, 1);
     (pod.report, pod.ready) = (None, false);

@@ -112,7 +112,7 @@ impl<L: LogRead> Consensus<L> {
         Ok(())
     }
 
-    /// Nothing that happened since the snapshot was accepted is handed out: the member begins anew
+    /// Nothing that happened since the snapshot was accepted is handed out: the member begins again
     /// from what the reset log says.
     pub(super) fn install(&mut self) {
         let Some(base) = self.snapshots.installing else {

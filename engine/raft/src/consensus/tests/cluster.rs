@@ -253,7 +253,7 @@ impl Cluster {
         let (index, term) = (base.index, base.term);
         self.note(
             id,
-            format_args!("resets its log to {index}@{term} and begins anew"),
+            format_args!("resets its log to {index}@{term} and begins again"),
         );
         let host = &mut self.member(id).host;
         host.machine = host.staged.take().expect("it was staged");

@@ -8,7 +8,7 @@ use shuttle::thread;
 
 const EACH: u8 = 2;
 
-/// A receiver that sleeps for ever shows as a deadlock.
+/// A receiver that sleeps forever shows as a deadlock.
 fn all_comes_out_in_the_order_of_each_sender_and_then_the_end() {
     let (sender, receiver) = channel();
     for from in 0..2 {

@@ -42,7 +42,7 @@ fn push_all(link: &LinkQueue) {
     (0..MESSAGES).for_each(|it| link.push(message(it)).expect("there is room"));
 }
 
-/// A task that waits for ever shows as a deadlock.
+/// A task that waits forever shows as a deadlock.
 fn all_is_sent_that_was_queued_before_the_end() {
     let link = link();
     let sending = Arc::clone(&link);

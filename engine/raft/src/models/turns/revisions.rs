@@ -42,7 +42,7 @@ impl Member {
     }
 }
 
-/// Whoever waits for ever shows as a deadlock.
+/// Whoever waits forever shows as a deadlock.
 fn all_are_woken_whom_a_revision_is_for() {
     let member = Arc::<Member>::default();
     let waiting: Vec<_> = [1, LAST, LAST, LAST + 1]

@@ -18,7 +18,7 @@ fn written(term: u64) -> Result<Written, RequestError> {
     })
 }
 
-/// Two are answered by the applier, one goes with a replica that ends. Whoever waits for ever shows
+/// Two are answered by the applier, one goes with a replica that ends. Whoever waits forever shows
 /// as a deadlock.
 fn all_who_wait_are_woken() {
     let (replies, mut answers) = WriteAnswers::of(3, None);

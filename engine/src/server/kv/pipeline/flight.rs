@@ -1,4 +1,4 @@
-//! Frames of answers on their way to the client. HTTP/2 keeps one that it can not send, and the
+//! Frames of answers on their way to the client. HTTP/2 keeps one that it cannot send, and the
 //! connection another one behind it: each counts until it is gone, whether or not the next one was
 //! asked for.
 

@@ -40,7 +40,7 @@ pub(crate) struct Life {
     machine: StateMachine<ForgetfulStore>,
     /// The first is durable, the last is what was asked for last.
     versions: Vec<Content>,
-    /// Entries that are committed for ever, from the first.
+    /// Entries that are committed forever, from the first.
     committed: Vec<Entry>,
     /// Applied up to here when it was last flushed.
     flushed: Index,
@@ -311,7 +311,7 @@ impl Living<'_> {
         life.committed.extend(new);
     }
 
-    /// As if a snapshot came of all that is committed: the log begins anew behind it.
+    /// As if a snapshot came of all that is committed: the log begins again behind it.
     fn reset(&mut self) -> Result<(), LogError> {
         self.life.flushed = self.life.machine.flush().unwrap();
         let (index, term) = self.life.machine.applied();

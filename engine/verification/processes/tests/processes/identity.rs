@@ -1,4 +1,4 @@
-//! A folder is one member for ever. What was wiped, copied or swapped takes part in nothing.
+//! A folder is one member forever. What was wiped, copied or swapped takes part in nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

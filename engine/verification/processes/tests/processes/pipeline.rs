@@ -329,7 +329,7 @@ async fn get_from(member: &Member, address: [u8; 4], key: &str) -> Result<(), to
 }
 
 /// Its connection lives, for it answers pings. What it asked for must not stand in the way of
-/// others for ever.
+/// others forever.
 #[tokio::test]
 async fn a_client_that_does_not_read_its_answers_gives_its_places_back() {
     const CALLS: usize = 64;

@@ -119,7 +119,7 @@ async fn a_client_that_does_not_read_is_shed_and_holds_up_nobody() {
         }
     };
     check_canceled(&ending, CancelCause::TooSlow, "--stream-stall-timeout-ms");
-    assert_eq!(ending.resume_revision, next, "where it begins anew");
+    assert_eq!(ending.resume_revision, next, "where it begins again");
     assert!(next <= last, "it was shed before the end");
     let status = slow.responses.message().await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
@@ -329,7 +329,7 @@ async fn of_watches_that_take_too_much_together_those_end_that_nobody_reads() {
             };
             if response.canceled {
                 check_canceled(&response, CancelCause::TooSlow, "--max-answer-bytes");
-                assert_eq!(response.resume_revision, next, "where it begins anew");
+                assert_eq!(response.resume_revision, next, "where it begins again");
                 let status = stream.responses.message().await.unwrap_err();
                 assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
                 ended += 1;

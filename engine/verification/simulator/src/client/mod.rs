@@ -166,8 +166,8 @@ impl Client {
         }
     }
 
-    /// Begins anew: what it was told behind this revision may be lost, and ids of sessions be given
-    /// out again. What it has asked for is never answered.
+    /// Begins again: what it was told behind this revision may be lost, and ids of sessions be
+    /// given out again. What it has asked for is never answered.
     pub(super) fn begin_anew(&mut self, sim: &mut Surroundings, revision: Revision) {
         self.memory.forget_behind(revision);
         self.renewal = None;

@@ -172,7 +172,7 @@ fn some_key(random: &mut Random, habits: Habits) -> String {
     format!("k{}", random.below(habits.keys))
 }
 
-/// In milliseconds; 0: for ever.
+/// In milliseconds; 0: forever.
 fn time_to_live(random: &mut Random, habits: Habits) -> u64 {
     match random.below(100) < habits.expiring {
         true => random.between(20, 3_000),

@@ -95,9 +95,9 @@ pub(super) enum End {
     /// The disk or the store failed, and it said so.
     Failed(String),
     Panicked(String),
-    /// Its log and its state were replaced; it starts anew.
+    /// Its log and its state were replaced; it starts again.
     Installed,
-    /// They were to be, and are not: it starts anew as it was.
+    /// They were to be, and are not: it starts again as it was.
     GoesOn(NotStaged),
     /// Its history was given up, and it says so.
     Diverged(Divergence),
@@ -314,7 +314,7 @@ impl Member {
     }
 
     /// It is told to stop, and says at its end that everything is on its disk. Its machine may be
-    /// started anew then.
+    /// started again then.
     pub(super) fn stop(&mut self, sim: &mut Surroundings) {
         let Some(process) = &mut self.process else {
             return;

@@ -329,9 +329,9 @@ impl Member {
         }
         if let Some(last) = opened.reset_and_recovered {
             sim.note(format_args!(
-                "the log of {id}, to {last}, begins anew after the state"
+                "the log of {id}, to {last}, begins again after the state"
             ));
-            sim.count("logs that began anew after the state");
+            sim.count("logs that began again after the state");
         }
         Ok(opened)
     }

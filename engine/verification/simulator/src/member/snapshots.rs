@@ -231,7 +231,7 @@ impl Process {
         hard_state: HardState,
     ) {
         sim.note(format_args!(
-            "{} is to begin anew after {}",
+            "{} is to begin again after {}",
             machine.id, base.index
         ));
         self.snapshots.installing = Some((base, hard_state));
@@ -248,7 +248,7 @@ impl Process {
             return Err(End::GoesOn(reason));
         }
         sim.note(format_args!(
-            "{} begins anew after {}",
+            "{} begins again after {}",
             machine.id, base.index
         ));
         sim.count("snapshots installed");

@@ -272,7 +272,7 @@ impl Operator {
                 Some(self.remove(id, leader))
             }
             _ => {
-                // Nothing of it can be in any log that counts, so its folder stays empty for ever.
+                // Nothing of it can be in any log that counts, so its folder stays empty forever.
                 self.candidate = None;
                 None
             }

@@ -107,7 +107,7 @@ async fn drip(link: &Link, path: &str) -> Result<String> {
             }
         }
     };
-    tokio::select! { told = told => told, () = drops => unreachable!("it drips for ever") }
+    tokio::select! { told = told => told, () = drops => unreachable!("it drips forever") }
 }
 
 fn oversized(arena: Arena) -> BoxFuture<'static, ()> {

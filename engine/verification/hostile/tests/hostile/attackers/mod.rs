@@ -106,7 +106,7 @@ pub(crate) fn end_of(prefix: &str) -> Bytes {
 /// As the end of a range: to the last key.
 pub(crate) const TO_THE_END: Bytes = Bytes::from_static(&[0]);
 
-/// So many of the attacker at once, each of which begins anew whenever it was broken off.
+/// So many of the attacker at once, each of which begins again whenever it was broken off.
 fn crowd<F>(
     arena: Arena,
     count: usize,

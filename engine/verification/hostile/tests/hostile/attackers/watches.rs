@@ -39,7 +39,7 @@ pub(super) const ATTACKERS: &[Attacker] = &[
     },
     Attacker {
         name: "watches-of-the-past",
-        does: "512 watches from the first revision on, each begun anew when it has read 4 MiB",
+        does: "512 watches from the first revision on, each begun again when it has read 4 MiB",
         on: &["dengine.v1.Watch/Watch"],
         run: past,
     },

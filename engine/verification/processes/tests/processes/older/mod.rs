@@ -3,7 +3,7 @@
 //!
 //! The folders are archives beside this file, written once by the release that they are named after
 //! and never again: `082bf19-killed` ended by SIGKILL with nothing of its state on disk, so that
-//! its whole log is applied anew; `082bf19-stopped` made its state durable in the middle, gave up
+//! its whole log is applied again; `082bf19-stopped` made its state durable in the middle, gave up
 //! history and log before that, and was asked to stop. `make older FROM=…` builds a release, has it
 //! write folders for inspection, and replaces a cluster of its members.
 
@@ -50,7 +50,7 @@ async fn opens_and_holds_everything(name: &str) {
             kept.check_hash(&member).await;
         }
         kept.check(&member, start).await;
-        // What it wrote anew is applied anew the second time.
+        // What it wrote again is applied again the second time.
         member.kill();
     }
 }
