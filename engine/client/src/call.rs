@@ -184,7 +184,7 @@ impl Shared {
                 let answer = silence.wait(call, until).await;
                 answer
                     .transpose()
-                    .map_err(|status| Failure::from_unary(operation, &status))?
+                    .map_err(|status| Failure::from_unary_after(operation, &status, waited))?
             }
         };
         answered.ok_or_else(|| Failure::deadline(operation, waited))

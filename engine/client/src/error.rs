@@ -256,6 +256,19 @@ impl Failure {
         }
     }
 
+    /// The same of a call whose caller has `waited` until its deadline: tonic's timers know of the
+    /// last attempt alone, and say no length.
+    pub(crate) fn from_unary_after(
+        operation: Operation,
+        status: &Status,
+        waited: Duration,
+    ) -> Self {
+        if is_of_a_timer(status) {
+            return Self::deadline(operation, waited);
+        }
+        Self::from_unary(operation, status)
+    }
+
     /// The caller's own time was over before anything was sent.
     pub(crate) fn not_sent(operation: Operation, after: Duration) -> Self {
         Self::from_pipe(operation, PipeError::not_in_time(after))
@@ -278,6 +291,13 @@ fn is_unread(status: &Status) -> bool {
         && status
             .message()
             .starts_with("Error, decoded message length too large")
+}
+
+/// Whether a timer of tonic's, here or at the member, ended the call at its deadline. This version
+/// says so in these words, and with either code; members never do.
+fn is_of_a_timer(status: &Status) -> bool {
+    let is_ended = matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled);
+    is_ended && status.message() == TimeoutExpired(()).to_string()
 }
 
 /// Whether tonic made the status up because none came: of a response of HTTP without one, as a

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 /// Items for which the receiver keeps memory while it has none.
 const KEPT_ITEMS_MAX: usize = 4096;
 
-/// By less a receiver wakes too late rather than be woken to sleep for less long. What is due at one
-/// time by a clock is so at slightly different ones each time that it is asked for by another.
+/// By less a receiver wakes too late rather than be woken to sleep for less long. What is due at
+/// one time by a clock is so at slightly different ones each time that it is asked for by another.
 const LATE_MAX: Duration = Duration::from_micros(50);
 
 /// A channel.

@@ -268,8 +268,8 @@ impl<W> Drop for DropsWork<'_, W> {
     }
 }
 
-/// From now on this thread takes turns of replicas to which it sends something. Its priority is to be
-/// the usual one: a replica's thread waits meanwhile.
+/// From now on this thread takes turns of replicas to which it sends something. Its priority is to
+/// be the usual one: a replica's thread waits meanwhile.
 pub fn take_turns_in_this_thread() {
     TAKES_TURNS.set(true);
 }
