@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dengine_kv::revision_waits::RevisionWaits;
 use dengine_types::Revision;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::connections::{Share, Source};
 use crate::node::NodeStatus;
@@ -18,7 +18,9 @@ use crate::node::NodeStatus;
 pub(super) struct SessionReads {
     limit: usize,
     waiting: AtomicUsize,
-    revisions: Arc<RevisionWaits>,
+    /// Wakes who follows the member's revision, when somebody begins to wait.
+    begun: Notify,
+    revisions: RevisionWaits,
 }
 
 /// One that waits, until this is dropped.
@@ -34,9 +36,9 @@ impl SessionReads {
         limit: usize,
         revision: watch::Receiver<Revision>,
         status: watch::Receiver<NodeStatus>,
-    ) -> Self {
-        let reads = Self::new(limit);
-        tokio::spawn(follow(Arc::clone(&reads.revisions), revision, status));
+    ) -> Arc<Self> {
+        let reads = Arc::new(Self::new(limit));
+        tokio::spawn(follow(Arc::clone(&reads), revision, status));
         reads
     }
 
@@ -44,7 +46,8 @@ impl SessionReads {
         Self {
             limit,
             waiting: AtomicUsize::new(0),
-            revisions: Arc::default(),
+            begun: Notify::new(),
+            revisions: RevisionWaits::default(),
         }
     }
 
@@ -65,20 +68,28 @@ impl Waiting<'_> {
     /// Waits until `now` covers `wanted`; whether it does, or the member has ended or was removed.
     pub(super) async fn reached(&self, wanted: Revision, now: &watch::Receiver<Revision>) -> bool {
         let revisions = &self.all.revisions;
+        self.all.begun.notify_one();
         revisions.reached(wanted, || *now.borrow()).await
     }
 }
 
 async fn follow(
-    waits: Arc<RevisionWaits>,
+    reads: Arc<SessionReads>,
     mut revision: watch::Receiver<Revision>,
     mut status: watch::Receiver<NodeStatus>,
 ) {
-    let mut was_removed = false;
+    let (waits, mut was_removed) = (&reads.revisions, false);
     status.mark_changed();
     loop {
+        // To be woken by every revision would cost each write a turn of a thread. Who is counted
+        // later than this looks has it woken.
+        let somebody_waits = reads.waiting.load(Ordering::Relaxed) > 0;
         let changed = tokio::select! {
-            changed = revision.changed() => changed.map(|()| {
+            () = reads.begun.notified(), if !somebody_waits => {
+                revision.mark_changed();
+                Ok(())
+            }
+            changed = revision.changed(), if somebody_waits => changed.map(|()| {
                 // Not held while others are woken: it would hold up who applies.
                 let now = *revision.borrow_and_update();
                 waits.advance(now);

@@ -79,7 +79,7 @@ struct Serving {
     /// Where reads are made that take long, and places of those that wait for this member to catch
     /// up.
     aside: Aside,
-    session_reads: SessionReads,
+    session_reads: Arc<SessionReads>,
     openers: Openers,
     /// Of writes that visit ranges.
     range_writes: Turns,
