@@ -16,6 +16,7 @@ mod nicer;
 pub mod node;
 mod parts;
 pub mod server;
+mod single_thread;
 pub mod storage;
 pub mod telemetry;
 mod transport;

@@ -8,8 +8,8 @@ use anyhow::Context as _;
 use clap::Args;
 use dengine::config::{self, Config, ConfigOverrides};
 use dengine::error::{Fatal, StartError};
-use dengine::node::{self, Node};
-use dengine::server::{self, Listeners, NicerThreads, ServeError};
+use dengine::node::Node;
+use dengine::server::{self, Listeners, ServeError, ServerThreads};
 use dengine::{files, telemetry};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -43,11 +43,11 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
     files::raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .worker_threads(HOUSEKEEPERS)
         .event_interval(server::TASKS_BETWEEN_EVENTS)
-        .on_thread_start(node::take_turns_in_this_thread)
         .build()
         .map_err(StartError::Thread)?;
-    let threads = NicerThreads::start(runtime.handle()).map_err(StartError::Thread)?;
+    let threads = ServerThreads::start().map_err(StartError::Thread)?;
     let code = runtime.block_on(serve(config, &threads));
     if let Ok(End::WhileOpening) = code {
         end_at_once(EXIT_OK);
@@ -60,6 +60,10 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
         End::WhileOpening => unreachable!("the process has ended"),
     }
 }
+
+/// Threads for what serves no single client: probes, connections that come in, requests on their
+/// way to the leader, watches' history, and what waits for a disk now and then.
+const HOUSEKEEPERS: usize = 2;
 
 /// How a member ended.
 enum End {
@@ -76,7 +80,7 @@ fn end_at_once(code: u8) -> ! {
     unsafe { libc::_exit(code.into()) }
 }
 
-async fn serve(config: Config, threads: &NicerThreads) -> anyhow::Result<End> {
+async fn serve(config: Config, threads: &ServerThreads) -> anyhow::Result<End> {
     let mut stop_signals = StopSignals::install()?;
     let metrics = telemetry::install_metrics()?;
     let listeners = Listeners::bind(&config).await?;

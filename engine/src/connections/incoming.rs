@@ -172,6 +172,23 @@ impl Guarded {
         Arc::clone(&self.connection)
     }
 
+    /// Has the thread that serves it wait for its socket, in place of the one that took it in.
+    ///
+    /// # Errors
+    /// The system takes no more sockets there.
+    pub(super) fn settle(&self) -> io::Result<()> {
+        let Some(runtime) = self.connection.home.runtime() else {
+            return Ok(());
+        };
+        let mut socket = lock(&self.connection.socket);
+        if let Some(stream) = socket.take() {
+            let stream = stream.into_std()?;
+            let _within = runtime.enter();
+            *socket = Some(TcpStream::from_std(stream)?);
+        }
+        Ok(())
+    }
+
     /// Has the system notice that its client is gone, which says nothing of it by itself: nothing
     /// is heard for `silence`, nor in answer to four questions as far apart.
     pub(crate) fn keep_alive(&self, silence: Duration) {

@@ -48,11 +48,10 @@ pub(crate) fn give_way(context: &Context<'_>) -> Poll<()> {
     Poll::Ready(())
 }
 
-/// The lanes of one source: as many as there are threads, so that it can keep all of them busy.
-/// They end with what they do, once this is dropped.
+/// The lanes of one source: one on each thread, so that it can keep all of them busy. They end with
+/// what they do, once this is dropped.
 pub(super) struct Lanes {
     lanes: Box<[Arc<Lane>]>,
-    next: AtomicUsize,
     /// What was asked for and has not begun.
     waiting: Arc<AtomicUsize>,
 }
@@ -67,6 +66,8 @@ struct Lane {
     waits_for: AtomicU8,
     /// Who polls it.
     is_with_nicer: AtomicBool,
+    /// Who polls it otherwise.
+    usual: Handle,
     /// Of its source.
     time: Arc<Time>,
     /// Nothing comes after what is in `arrived`.
@@ -95,27 +96,26 @@ struct Running {
 struct Polling;
 
 impl Lanes {
-    /// Within a runtime, whose threads they share.
+    /// Within a runtime, unless `sharing` has threads of its own.
     pub(super) fn start(sharing: &Threads) -> Self {
-        let threads = Handle::current().metrics().num_workers();
         let time = sharing.one();
-        let start = |_| {
+        let start = |usual: Handle| {
             let lane = Arc::new(Lane {
                 arrived: Mutex::new(Some(Vec::new())),
                 task: AtomicWaker::new(),
                 waits_for: AtomicU8::new(NONE),
                 is_with_nicer: AtomicBool::new(false),
+                usual,
                 time: Arc::clone(&time),
                 closed: AtomicBool::new(false),
             });
             let running = Running::new(Arc::clone(&lane));
             // What gives way by the turn need not count its steps besides.
-            tokio::spawn(unconstrained(running));
+            lane.usual.spawn(unconstrained(running));
             lane
         };
         Self {
-            lanes: (0..threads).map(start).collect(),
-            next: AtomicUsize::new(0),
+            lanes: sharing.usual().into_iter().map(start).collect(),
             waiting: Arc::default(),
         }
     }
@@ -125,11 +125,10 @@ impl Lanes {
         self.waiting.load(Ordering::Relaxed) >= WAITING_MAX
     }
 
-    /// Does this in one of them. If it panics, nothing else ends. Dropped if all have ended, which
-    /// is when the runtime has.
-    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+    /// Does this in the one of them with this number, or in another if that has ended. If it
+    /// panics, nothing else ends. Dropped if all have ended, which is when their threads have.
+    pub(super) fn spawn(&self, first: usize, work: impl Future<Output = ()> + Send + 'static) {
         let work = AssertUnwindSafe(work).catch_unwind().map(drop);
-        let first = self.next.fetch_add(1, Ordering::Relaxed);
         let mut task = Some(Task {
             work: work.boxed(),
             waiting: Some(Waiting::begin(&self.waiting)),
@@ -279,7 +278,8 @@ impl Future for Running {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         let time = Arc::clone(&this.lane.time);
-        if let Some(threads) = time.elsewhere(this.lane.group()) {
+        let lane = Arc::clone(&this.lane);
+        if let Some(threads) = time.elsewhere(lane.group(), &lane.usual) {
             this.move_to(threads);
             return Poll::Ready(());
         }
@@ -328,13 +328,13 @@ mod tests {
         let done = Arc::<AtomicUsize>::default();
         for _ in 0..MUCH {
             let done = Arc::clone(&done);
-            greedy.spawn(async move {
+            greedy.spawn(0, async move {
                 work();
                 done.fetch_add(1, Ordering::Relaxed);
             });
         }
         let (tell, told) = oneshot::channel();
-        other.spawn(async move {
+        other.spawn(0, async move {
             // Some steps, as a call has.
             let mut steps = 10;
             std::future::poll_fn(|context| {
@@ -362,7 +362,7 @@ mod tests {
     async fn who_goes_on_for_long_gives_way_and_is_done_in_the_end() {
         let lanes = Lanes::start(&Threads::default());
         let (tell, told) = oneshot::channel();
-        lanes.spawn(async move {
+        lanes.spawn(0, async move {
             let mut ways = 0;
             for _ in 0..100 {
                 work();
@@ -383,11 +383,11 @@ mod tests {
         let lanes = Lanes::start(&Threads::default());
         let (before, waits) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();
-        lanes.spawn(async move {
+        lanes.spawn(0, async move {
             let _ = waits.await;
             let _ = tell.send(());
         });
-        lanes.spawn(async { panic!("on purpose") });
+        lanes.spawn(0, async { panic!("on purpose") });
         yield_now().await;
         before.send(()).unwrap();
         told.await.unwrap();
@@ -401,13 +401,13 @@ mod tests {
         let others = Lanes::start(&Threads::default());
         lanes.lanes = lanes.lanes.iter().chain(&others.lanes).cloned().collect();
         let (kept, dropped) = oneshot::channel::<()>();
-        lanes.spawn(async move { drop(kept) });
+        lanes.spawn(0, async move { drop(kept) });
         drop(Running::new(Arc::clone(&lanes.lanes[0])));
         assert!(dropped.await.is_err());
         assert_eq!(lanes.waiting.load(Ordering::Relaxed), 0);
         for _ in 0..3 {
             let (tell, told) = oneshot::channel();
-            lanes.spawn(async move {
+            lanes.spawn(0, async move {
                 let _ = tell.send(());
             });
             assert!(told.await.is_ok());
@@ -424,7 +424,7 @@ mod tests {
         for heavy in [true, false, true, false] {
             for _ in 0..100 {
                 let (done, mut waits) = (done.clone(), go_on.subscribe());
-                lanes.spawn(async move {
+                lanes.spawn(0, async move {
                     let _ = waits.recv().await;
                     let _ = done.send(std::thread::current().name().map(str::to_owned));
                 });
@@ -465,15 +465,15 @@ mod tests {
     #[test]
     fn what_is_done_for_who_is_heavy_is_over_once_its_threads_are_ended() {
         let usual = tokio::runtime::Runtime::new().unwrap();
-        let nicer = threads_for_heavy(usual.handle()).unwrap();
+        let nicer = threads_for_heavy(1).unwrap();
         let (node, (begin, begun)) = (Arc::new(()), std::sync::mpsc::channel());
         let held = Arc::clone(&node);
         usual.block_on(async {
-            let lanes = Arc::new(Lanes::start(&Threads::beside(&nicer)));
+            let lanes = Arc::new(Lanes::start(&Threads::of([Handle::current()], &nicer)));
             // As a connection has its source.
             let own = Arc::clone(&lanes);
             lanes.lanes[0].time.set_heavy(true);
-            lanes.spawn(async move {
+            lanes.spawn(0, async move {
                 let there = std::thread::current().name().map(str::to_owned);
                 begin.send(there).unwrap();
                 // In the midst of something when it is to end.
@@ -494,7 +494,7 @@ mod tests {
     async fn lanes_end_with_what_they_do() {
         let lanes = Lanes::start(&Threads::default());
         let (end, waits) = oneshot::channel::<()>();
-        lanes.spawn(async move { drop(waits.await) });
+        lanes.spawn(0, async move { drop(waits.await) });
         let all: Vec<Weak<Lane>> = lanes.lanes.iter().map(Arc::downgrade).collect();
         let left = || all.iter().filter(|it| it.strong_count() > 0).count();
         drop(lanes);

@@ -33,6 +33,8 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
+use self::turn::Home;
+
 /// A client that takes this much in a second reads, however slow its link is.
 const READING_BYTES_A_SECOND: usize = 16 * 1024;
 /// Streams of `Kv.Pipeline` or of reflection on one connection: what is sent on them and not taken
@@ -83,6 +85,8 @@ struct Open {
 /// One connection, as whoever serves a call of it sees it.
 pub(crate) struct Connection {
     source: Arc<Source>,
+    /// The thread that serves it.
+    home: Home,
     speaks: AtomicBool,
     greeted: AtomicBool,
     proven: AtomicBool,
@@ -276,6 +280,7 @@ impl Open {
 impl Connection {
     fn new(epoch: Instant, source: Arc<Source>) -> Self {
         let connection = Self {
+            home: source.home(),
             source,
             speaks: AtomicBool::new(false),
             greeted: AtomicBool::new(false),
@@ -306,6 +311,11 @@ impl Connection {
     /// Where it comes from.
     pub(crate) fn source(&self) -> &Arc<Source> {
         &self.source
+    }
+
+    /// Does this on the thread that serves it, in turns with what is done for others.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.source.spawn(&self.home, work);
     }
 
     /// Its client has begun to speak.

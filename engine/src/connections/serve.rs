@@ -21,7 +21,7 @@ use tonic::transport::server::Connected as _;
 use tower::{Service, ServiceExt as _};
 
 use super::incoming::Guarded;
-use super::{Incoming, Source};
+use super::{Connection, Incoming};
 
 /// Of a request: tokens of proxies fit. They are held before anybody has looked at the call.
 const HEADER_BYTES_MAX: u32 = 8 * 1024;
@@ -64,10 +64,15 @@ pub(crate) async fn serve_by<F>(
     let connections = TaskTracker::new();
     while let Some(Some(arrived)) = stop.run_until_cancelled(incoming.next()).await {
         // One that could not be accepted was told by `incoming`.
-        if let Ok(connection) = arrived {
-            let source = Arc::clone(connection.source());
-            source.spawn(connections.track_future(serve_one(connection)));
+        let Ok(connection) = arrived else {
+            continue;
+        };
+        if let Err(error) = connection.settle() {
+            tracing::debug!(%error, "a connection was not accepted");
+            continue;
         }
+        let counted = connection.counted();
+        counted.spawn(connections.track_future(serve_one(connection)));
     }
     // So that the port is free, and nobody waits at it.
     drop(incoming);
@@ -86,7 +91,7 @@ pub(crate) async fn serve_http<S>(
     S: Clone + Send + 'static,
     S::Future: Send,
 {
-    let (on, source) = (connection.connect_info(), Arc::clone(connection.source()));
+    let on = connection.connect_info();
     let connected = Arc::clone(&on.connection);
     let services = services.map_request(move |request: Request<body::Incoming>| {
         let mut request = request.map(Body::new);
@@ -94,7 +99,7 @@ pub(crate) async fn serve_http<S>(
         request
     });
     let (io, services) = (TokioIo::new(connection), TowerToHyperService::new(services));
-    let builder = http.of(source);
+    let builder = http.of(Arc::clone(&connected));
     let mut serving = pin!(builder.serve_connection(io, services));
     let ended = tokio::select! {
         ended = &mut serving => ended,
@@ -115,8 +120,8 @@ pub(crate) async fn serve_http<S>(
 }
 
 impl Http {
-    fn of(self, source: Arc<Source>) -> auto::Builder<OfSource> {
-        let mut builder = auto::Builder::new(OfSource(source));
+    fn of(self, connection: Arc<Connection>) -> auto::Builder<OfConnection> {
+        let mut builder = auto::Builder::new(OfConnection(connection));
         builder
             .http1()
             .timer(TokioTimer::new())
@@ -138,11 +143,11 @@ impl Http {
     }
 }
 
-/// Does what hyper does for each call in the lanes of its source.
+/// Does what hyper does for each call where it serves the connection.
 #[derive(Clone)]
-struct OfSource(Arc<Source>);
+struct OfConnection(Arc<Connection>);
 
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for OfSource {
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for OfConnection {
     fn execute(&self, call: F) {
         self.0.spawn(call);
     }

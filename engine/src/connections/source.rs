@@ -13,9 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::lanes::Lanes;
-use super::turn::Threads;
+use super::turn::{Home, Threads};
 use super::{Connections, Inner, lock};
 use crate::nicer::Nicer;
+use crate::single_thread::SingleThread;
 
 /// The address by which a client is told from others.
 pub(crate) fn one_client(from: IpAddr) -> IpAddr {
@@ -112,20 +113,20 @@ pub(crate) struct Source {
 }
 
 impl Sources {
-    /// Those whom this runtime serves, and `nicer` for as long as they are heavy
+    /// Those whom these threads serve, and `nicer` for as long as they are heavy
     /// ([`threads_for_heavy`](super::threads_for_heavy)).
-    pub(crate) fn start(nicer: &Nicer) -> Self {
+    pub(crate) fn start(usual: &[SingleThread], nicer: &Nicer) -> Self {
+        let usual = usual.iter().map(|it| it.handle().clone());
         Self(Arc::new(Known {
-            threads: Threads::beside(nicer),
+            threads: Threads::of(usual, nicer),
             ..Known::default()
         }))
     }
 
-    /// The same addresses on a port for probes: they have turns of their own on the same threads,
-    /// for a probe that comes from where a busy client does need not wait behind it.
+    /// The same addresses on a port for probes, which the runtime serves in which they come in: a
+    /// probe waits neither behind a busy client nor for a disk.
     pub(crate) fn for_probes(&self) -> Self {
         Self(Arc::new(Known {
-            threads: self.0.threads.clone(),
             ports: Arc::clone(&self.0.ports),
             ..Known::default()
         }))
@@ -267,11 +268,16 @@ impl Source {
         requests * REQUEST_BYTES + waiting * WAITING_UNIT_BYTES
     }
 
-    /// Does this in turns with what is done for others. Within a runtime, as all that serves
+    /// A thread for one more of its connections.
+    pub(super) fn home(&self) -> Home {
+        self.threads.home()
+    }
+
+    /// Does this there, in turns with what is done for others. Within a runtime, as all that serves
     /// clients is.
-    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn(&self, home: &Home, work: impl Future<Output = ()> + Send + 'static) {
         let lanes = self.lanes.get_or_init(|| Lanes::start(&self.threads));
-        lanes.spawn(work);
+        lanes.spawn(home.number(), work);
     }
 
     /// The address.

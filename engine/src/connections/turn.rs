@@ -11,6 +11,7 @@
 //! served by threads that are nicer ([`Nicer`]): less of a processor, and turns that last longer by
 //! as much. Turns are shared out among those that the same threads serve.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -36,12 +37,22 @@ const CREDIT: Duration = Duration::from_millis(1);
 #[derive(Clone, Default)]
 pub(crate) struct Threads(Arc<All>);
 
-#[derive(Default)]
 struct All {
+    /// The usual ones, each with a runtime of its own; none if they are those of the runtime in
+    /// which something is done first for a source.
+    usual: Box<[Handle]>,
+    /// How many connections each of these serves.
+    connections: Box<[AtomicUsize]>,
     /// The threads of whoever is heavy. No more than a handle: what they do has this.
     nicer: Option<Handle>,
     demands: Demands,
     queues: [Queue; 2],
+}
+
+/// The thread that serves a connection and its calls, until this is dropped.
+pub(super) struct Home {
+    all: Arc<All>,
+    number: usize,
 }
 
 /// Which threads serve a source. The time of one group says nothing of the other's: turns of the
@@ -75,8 +86,6 @@ struct Part {
 /// What one source has of them.
 pub(super) struct Time {
     all: Arc<All>,
-    /// The threads that it has unless it is heavy.
-    usual: Handle,
     demand: Demand,
     parts: [Part; 2],
 }
@@ -84,8 +93,6 @@ pub(super) struct Time {
 /// From when a lane is polled until this is dropped, by the same thread.
 pub(super) struct Turn {
     begun: Instant,
-    /// What the thread had worked.
-    worked: Duration,
     /// What its source had had.
     before: u64,
     group: Group,
@@ -103,48 +110,100 @@ impl Group {
     }
 }
 
-/// Threads for whoever is heavy, as many as `usual` has. To be ended by whoever ends those.
+/// Threads for whoever is heavy. To be ended by whoever ends the usual ones.
 ///
 /// # Errors
 /// The system gives no more threads.
-pub(crate) fn threads_for_heavy(usual: &Handle) -> io::Result<Nicer> {
+pub(crate) fn threads_for_heavy(count: usize) -> io::Result<Nicer> {
     let mut builder = Builder::new_multi_thread();
     builder
-        .worker_threads(usual.metrics().num_workers())
+        .worker_threads(count)
         .thread_name("dengine-heavy")
         .event_interval(TASKS_BETWEEN_EVENTS)
         .enable_all();
     Nicer::start(&mut builder)
 }
 
+impl Default for All {
+    fn default() -> Self {
+        Self::of(Box::default())
+    }
+}
+
+impl All {
+    fn of(usual: Box<[Handle]>) -> Self {
+        let count = usual.len().max(1);
+        Self {
+            usual,
+            connections: (0..count).map(|_| AtomicUsize::new(0)).collect(),
+            nicer: None,
+            demands: Demands::of_threads(count),
+            queues: Default::default(),
+        }
+    }
+}
+
 impl Threads {
-    /// Those of this runtime, and `nicer` for whoever is heavy.
-    pub(super) fn beside(nicer: &Nicer) -> Self {
-        let threads = Handle::current().metrics().num_workers();
-        Self(Arc::new(All {
-            nicer: Some(nicer.handle().clone()),
-            demands: Demands::of_threads(threads),
-            ..All::default()
-        }))
+    /// These, each of which has a runtime, and `nicer` for whoever is heavy.
+    pub(super) fn of(usual: impl IntoIterator<Item = Handle>, nicer: &Nicer) -> Self {
+        let mut all = All::of(usual.into_iter().collect());
+        all.nicer = Some(nicer.handle().clone());
+        Self(Arc::new(all))
     }
 
     /// With threads for whoever is heavy that nobody ends.
     #[cfg(test)]
     pub(super) fn with_nicer() -> io::Result<Self> {
-        let nicer = threads_for_heavy(&Handle::current())?;
-        let threads = Self::beside(&nicer);
+        let nicer = threads_for_heavy(1)?;
+        let threads = Self::of([Handle::current()], &nicer);
         std::mem::forget(nicer);
         Ok(threads)
     }
 
-    /// For one more source. Within the runtime that has the threads.
+    /// A handle of each of the usual ones.
+    pub(super) fn usual(&self) -> Vec<Handle> {
+        if self.0.usual.is_empty() {
+            let own = Handle::current();
+            return vec![own.clone(); own.metrics().num_workers()];
+        }
+        self.0.usual.to_vec()
+    }
+
+    /// For one more connection: the thread that serves fewest of them.
+    pub(super) fn home(&self) -> Home {
+        let all = Arc::clone(&self.0);
+        let counts = all.connections.iter().enumerate();
+        let least = counts.min_by_key(|(_, count)| count.load(Ordering::Relaxed));
+        let number = least.map_or(0, |(number, _)| number);
+        all.connections[number].fetch_add(1, Ordering::Relaxed);
+        Home { all, number }
+    }
+
+    /// For one more source.
     pub(super) fn one(&self) -> Arc<Time> {
         Arc::new(Time {
             all: Arc::clone(&self.0),
-            usual: Handle::current(),
             demand: self.0.demands.one(),
             parts: Default::default(),
         })
+    }
+}
+
+impl Home {
+    /// Which of the usual ones it is.
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Its runtime, if that is not the one in which connections come in.
+    pub(super) fn runtime(&self) -> Option<&Handle> {
+        self.all.usual.get(self.number)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        self.all.connections[self.number].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -186,11 +245,12 @@ impl Time {
         &self.all.queues[group as usize]
     }
 
-    /// The threads that are to serve it, if those that do are the others.
-    pub(super) fn elsewhere(&self, group: Group) -> Option<&Handle> {
+    /// The threads that are to serve it, if those that do are the others. It has `usual` unless it
+    /// is heavy.
+    pub(super) fn elsewhere<'a>(&'a self, group: Group, usual: &'a Handle) -> Option<&'a Handle> {
         match (group, self.demand.is_heavy()) {
             (Group::Usual, true) => self.all.nicer.as_ref(),
-            (Group::Nicer, false) => Some(&self.usual),
+            (Group::Nicer, false) => Some(usual),
             (Group::Usual, false) | (Group::Nicer, true) => None,
         }
     }
@@ -209,7 +269,6 @@ impl Time {
         queue.reached.fetch_max(before, Ordering::Relaxed);
         Turn {
             begun: Instant::now(),
-            worked: worked_by_this_thread(),
             before,
             group,
             time: Arc::clone(self),
@@ -236,10 +295,9 @@ impl Drop for Turn {
         let lasted = self.begun.elapsed();
         let had = &self.time.part(self.group).had;
         had.fetch_add(nanos(lasted), Ordering::Relaxed);
-        let worked = worked_by_this_thread().saturating_sub(self.worked);
         let left_nothing = !self.time.has_more_to_do();
         let turn = Spent {
-            worked,
+            worked: worked_by_this_thread(lasted),
             lasted,
             left_nothing,
         };
@@ -247,10 +305,22 @@ impl Drop for Turn {
     }
 }
 
-/// For how long it has had a processor. It stands still while others have that.
-fn worked_by_this_thread() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::try_from(time).unwrap_or_default()
+/// For how much of a turn that ends now the thread had a processor. To ask the system takes longer
+/// than many turns do, and in a short one it hardly waited for that: so it is asked after longer
+/// ones, and short ones are taken off.
+fn worked_by_this_thread(lasted: Duration) -> Duration {
+    thread_local! {
+        /// What the thread had worked when the system was asked, and in short turns since.
+        static WORKED: Cell<(Duration, Duration)> = const { Cell::new((Duration::ZERO, Duration::ZERO)) };
+    }
+    let (before, in_short_turns) = WORKED.get();
+    if lasted < SLICE {
+        WORKED.set((before, in_short_turns + lasted));
+        return lasted;
+    }
+    let now = Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
+    WORKED.set((now, Duration::ZERO));
+    now.saturating_sub(before + in_short_turns).min(lasted)
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -337,10 +407,27 @@ mod tests {
     async fn who_is_heavy_is_served_by_the_nicer_threads() {
         let threads = Threads::with_nicer().unwrap();
         let source = threads.one();
-        let moves = || Group::ALL.map(|group| source.elsewhere(group).is_some());
+        let usual = Handle::current();
+        let moves = || Group::ALL.map(|group| source.elsewhere(group, &usual).is_some());
         assert_eq!(moves(), [false, true]);
         source.set_heavy(true);
         assert_eq!(moves(), [true, false]);
+    }
+
+    #[test]
+    fn connections_are_spread_over_threads_as_they_come_and_go() {
+        let (usual, nicer) = (
+            tokio::runtime::Runtime::new().unwrap(),
+            threads_for_heavy(1),
+        );
+        let two = [(); 2].map(|()| usual.handle().clone());
+        let threads = Threads::of(two, &nicer.unwrap());
+        let homes = [(); 4].map(|()| threads.home());
+        let numbers = |homes: &[Home]| homes.iter().map(Home::number).collect::<Vec<_>>();
+        assert_eq!(numbers(&homes), [0, 1, 0, 1]);
+        let [_first, second, _third, fourth] = homes;
+        drop((second, fourth));
+        assert_eq!(numbers(&[(); 3].map(|()| threads.home())), [1, 1, 0]);
     }
 
     /// Whoever asks for little and was served by threads that wait for a processor was heavy for as
@@ -358,6 +445,7 @@ mod tests {
             drop(turn);
         }
         drop(waiting.begin(Group::Usual));
-        assert!(waiting.elsewhere(Group::Usual).is_none());
+        let usual = Handle::current();
+        assert!(waiting.elsewhere(Group::Usual, &usual).is_none());
     }
 }

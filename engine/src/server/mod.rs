@@ -13,7 +13,7 @@
 //! - [`turns`]: fair turns for long operations.
 //! - [`aside`]: long reads.
 //! - [`forward`]: forwards a request to the leader, once.
-//! - [`threads`]: threads of lower priority.
+//! - [`threads`]: those that serve clients, and those of lower priority.
 //! - [`health`], [`monitor`]: the state of this member for probes and Prometheus.
 //! - [`oversize`]: messages beyond any limit.
 
@@ -68,7 +68,7 @@ use crate::files::{self, Use};
 use crate::memory;
 use crate::node::Node;
 
-pub use self::threads::NicerThreads;
+pub use self::threads::ServerThreads;
 pub use crate::connections::TASKS_BETWEEN_EVENTS;
 
 /// For clients, people and operators. What has arrived and nobody takes is not counted while it
@@ -184,11 +184,11 @@ pub async fn serve(
     listeners: Listeners,
     metrics: PrometheusHandle,
     give_back: fn(),
-    threads: &NicerThreads,
+    threads: &ServerThreads,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let health = HealthReport::start(&node, stop.clone()).await;
-    let sources = Sources::start(&threads.heavy);
+    let sources = Sources::start(&threads.clients, &threads.heavy);
     let heaviest = sources.clone();
     let remedies = memory::Remedies {
         give_back,

@@ -1,36 +1,43 @@
-//! Threads that serve besides those of the runtime, and are nicer: for whoever is heavy, and for
-//! reads that take long.
+//! Threads that serve besides those of the runtime: one runtime each for clients' connections, and
+//! nicer ones for whoever is heavy and for reads that take long.
 //!
 //! They belong to whoever runs the server, as its runtime does. What they do holds the node, and
 //! with it the store: if it kept them as well, they would go on when the server has ended, up to
 //! the end of the process and under it.
 
 use std::io;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::Runtime;
 
 use super::aside;
 use crate::connections;
 use crate::nicer::Nicer;
+use crate::single_thread::SingleThread;
 
 /// All of them.
 #[derive(Debug)]
-pub struct NicerThreads {
-    /// For whoever is heavy.
+pub struct ServerThreads {
+    /// For connections of clients and operators, as many as there are processors.
+    pub(super) clients: Vec<SingleThread>,
+    /// For whoever is heavy, as many.
     pub(super) heavy: Nicer,
     /// For reads that take long.
     pub(super) aside: Nicer,
 }
 
-impl NicerThreads {
-    /// Those of a server that `runtime` serves.
+impl ServerThreads {
+    /// Starts all of them.
     ///
     /// # Errors
     /// The system gives no more threads.
-    pub fn start(runtime: &Handle) -> io::Result<Self> {
+    pub fn start() -> io::Result<Self> {
+        let count = available_parallelism().map_or(1, usize::from);
+        let clients = (0..count).map(|_| SingleThread::start("dengine-clients"));
         Ok(Self {
-            heavy: connections::threads_for_heavy(runtime)?,
+            clients: clients.collect::<io::Result<_>>()?,
+            heavy: connections::threads_for_heavy(count)?,
             aside: aside::threads()?,
         })
     }
@@ -40,8 +47,10 @@ impl NicerThreads {
     pub fn end(self, runtime: Runtime, patience: Duration) {
         let until = Instant::now() + patience;
         let left = || until.saturating_duration_since(Instant::now());
-        // What is done for whoever is heavy has its sockets and some of its timers there.
+        // What is done for whoever is heavy has its sockets and some of its timers with the
+        // others, and these have timers of the runtime.
         self.heavy.end(left());
+        self.clients.into_iter().for_each(|it| it.end(left()));
         runtime.shutdown_timeout(left());
         // Nobody waits for these any more, so they end early.
         self.aside.end(left());
@@ -58,7 +67,7 @@ mod tests {
     #[test]
     fn a_long_read_ends_with_who_waits_for_it() {
         let runtime = Runtime::new().unwrap();
-        let threads = NicerThreads::start(runtime.handle()).unwrap();
+        let threads = ServerThreads::start().unwrap();
         let (waits, left) = oneshot::channel::<()>();
         threads
             .aside

@@ -214,8 +214,8 @@ impl Peer for PeerService {
             .try_send(Ok(peer::ack()))
             .expect("the channel is new and has room");
         let stop = self.stop.clone();
-        let source = Arc::clone(connection.source());
-        source.spawn(async move {
+        let on = Arc::clone(&connection);
+        on.spawn(async move {
             let received = entrance.receive(&hello, &connection, frames);
             if let Err(status) = entrance.while_open(&stop, received).await {
                 // The peer may be gone already; it will come back with a new stream.
@@ -238,7 +238,7 @@ impl Peer for PeerService {
         self.let_in(&entrance, &hello, &connection)?;
         let (answers, stream) = tokio::sync::mpsc::channel(2);
         let stop = self.stop.clone();
-        connection.source().spawn(async move {
+        connection.spawn(async move {
             let received = entrance.receive_snapshot(&hello, frames, &answers);
             if let Err(status) = entrance.while_open(&stop, received).await {
                 tracing::info!(from = hello.from, %status, "a snapshot was not received");

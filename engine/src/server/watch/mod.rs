@@ -122,13 +122,12 @@ impl Watch for WatchService {
         let place = shared.streams.take(connection);
         let place = place.map_err(|full| Status::resource_exhausted(no_stream(full)))?;
         let on = request.extensions().get::<OnConnection>();
-        let on = &on
-            .expect("every connection of this port is counted")
-            .connection;
-        let (backlog, source) = (shared.backlogs.begin(on), Arc::clone(on.source()));
+        let on = on.expect("every connection of this port is counted");
+        let on = Arc::clone(&on.connection);
+        let backlog = shared.backlogs.begin(&on);
         let counted = CountedBy(Arc::clone(&backlog) as _);
         let requests = request.into_inner();
-        let responses = StreamTask::start(shared, &source, connection, place, backlog, requests);
+        let responses = StreamTask::start(shared, &on, connection, place, backlog, requests);
         let mut response: Response<Self::WatchStream> = Response::new(Box::pin(responses));
         response.extensions_mut().insert(counted);
         Ok(response)

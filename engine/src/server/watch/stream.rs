@@ -25,7 +25,7 @@ use super::backlog::{Backlog, Held};
 use super::hub::PageError;
 use super::places::{Connection, Place};
 use super::{LOOK_EVERY, OPEN_BYTES, Shared, no_watch};
-use crate::connections::{Source, give_way};
+use crate::connections::{self, give_way};
 use crate::node::Lifecycle;
 use crate::server::turns::Whose;
 use crate::telemetry::metrics as names;
@@ -107,7 +107,7 @@ impl StreamTask {
     /// Serves `requests` until either side ends it.
     pub(super) fn start(
         shared: Arc<Shared>,
-        source: &Source,
+        on: &connections::Connection,
         connection: Connection,
         place: Place,
         backlog: Arc<Backlog>,
@@ -118,7 +118,7 @@ impl StreamTask {
         let task = Self {
             changed: shared.hub.subscribe(),
             shared,
-            whose: Some(source.address()),
+            whose: Some(on.source().address()),
             connection,
             watches: WatchSet::new(OPEN_BYTES),
             active: BTreeMap::new(),
@@ -127,7 +127,7 @@ impl StreamTask {
             progress_wanted: false,
             cut_off_since: None,
         };
-        source.spawn(async move {
+        on.spawn(async move {
             // Nobody listens any more: nothing is left to say.
             let _ = last.send(task.run(requests).await);
         });
