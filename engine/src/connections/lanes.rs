@@ -22,6 +22,7 @@ use tokio::runtime::Handle;
 use tokio::task::coop::unconstrained;
 
 use super::turn::{Group, Threads, Time, Turn};
+use crate::node::SendsTogether;
 
 /// Tasks that a thread of a runtime polls that serves clients or peers before it looks whether
 /// something has arrived ([`event_interval`](tokio::runtime::Builder::event_interval)). A task may
@@ -93,7 +94,10 @@ struct Running {
 }
 
 /// Until it is dropped, this thread polls a lane.
-struct Polling;
+struct Polling {
+    /// What came by all connections is handed over as one. That belongs to the turn.
+    together: Option<SendsTogether>,
+}
 
 impl Lanes {
     /// Within a runtime, unless `sharing` has threads of its own.
@@ -202,12 +206,15 @@ impl Polling {
     fn begin(lane: &Arc<Lane>) -> Self {
         lane.waits_for(None);
         TURN.set(Some(lane.time.begin(lane.group())));
-        Self
+        Self {
+            together: Some(SendsTogether::begin()),
+        }
     }
 }
 
 impl Drop for Polling {
     fn drop(&mut self) {
+        self.together = None;
         TURN.set(None);
     }
 }

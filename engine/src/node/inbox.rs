@@ -4,14 +4,23 @@
 //! of a semaphore that it gives back when it was handled, and the log writer and the applier answer
 //! once for what they were given. So the replica never waits for the threads that it feeds, and
 //! they never for it.
+//!
+//! A turn of the replica costs about as much for one request as for ten. So what a thread has for
+//! it while it serves what has arrived on its connections is handed over at the end of that, all of
+//! it as one ([`SendsTogether`]).
 
 use super::snapshots::Made;
 use super::status::MembersView;
 use super::waiters::Awaited;
+use super::worker::Worker;
 use crate::error::{Fatal, RequestError};
 use bytes::Bytes;
+use dengine_raft::channel::Sender;
 use dengine_raft::{Confirm, Input, Successor, Write};
 use dengine_types::{MemberId, Term};
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
@@ -95,5 +104,182 @@ pub(crate) enum ToReplica {
 impl From<Input> for ToReplica {
     fn from(input: Input) -> Self {
         Self::Input(input)
+    }
+}
+
+/// The way to the replica. What would reach it too late, for it has ended, is refused.
+#[derive(Clone)]
+pub(crate) struct Inbox(Arc<Worker<ToReplica>>);
+
+/// The replica has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended;
+
+impl Inbox {
+    pub(super) fn to(replica: Worker<ToReplica>) -> Self {
+        Self(Arc::new(replica))
+    }
+
+    /// Hands it over, now or with what else this thread sends ([`SendsTogether`]).
+    ///
+    /// # Errors
+    /// It is known now that nobody takes it.
+    pub(crate) fn send(&self, item: impl Into<ToReplica>) -> Result<(), Ended> {
+        let sent = match put_aside(self, item.into()) {
+            Some(item) => self.0.send(item),
+            None => return Ok(()),
+        };
+        sent.map_err(|unsent| refuse(unsent.0))
+    }
+
+    /// The same with all of them, which it takes in side by side.
+    ///
+    /// # Errors
+    /// It is known now that nobody takes them.
+    pub(crate) fn send_all(&self, items: Vec<ToReplica>) -> Result<(), Ended> {
+        match put_aside_all(self, items) {
+            Some(items) => self.hand_over(items),
+            None => Ok(()),
+        }
+    }
+
+    fn hand_over(&self, items: Vec<ToReplica>) -> Result<(), Ended> {
+        self.0.send_all(items).map_err(|unsent| {
+            unsent.0.into_iter().for_each(|item| {
+                refuse(item);
+            });
+            Ended
+        })
+    }
+
+    /// For what only sends, and leaves the work to the replica's thread.
+    pub(super) fn queue(&self) -> Sender<ToReplica> {
+        self.0.queue()
+    }
+}
+
+/// Answers what never reached the replica.
+fn refuse(unsent: ToReplica) -> Ended {
+    if let ToReplica::Write(_, caller) = unsent {
+        caller.answer(Err(RequestError::ShuttingDown));
+    }
+    Ended
+}
+
+thread_local! {
+    /// What this thread has put aside, by replica: a process has one, but for tests.
+    static OUTBOX: RefCell<Option<Vec<(Inbox, Vec<ToReplica>)>>> = const { RefCell::new(None) };
+}
+
+/// What this thread sends to replicas while this is there reaches each of them when it is dropped,
+/// as one. Nothing may be waited for meanwhile.
+pub(crate) struct SendsTogether(PhantomData<Rc<()>>);
+
+impl SendsTogether {
+    pub(crate) fn begin() -> Self {
+        OUTBOX.set(Some(Vec::new()));
+        Self(PhantomData)
+    }
+}
+
+impl Drop for SendsTogether {
+    fn drop(&mut self) {
+        for (inbox, items) in OUTBOX.take().into_iter().flatten() {
+            // What is refused knows it.
+            let _ = inbox.hand_over(items);
+        }
+    }
+}
+
+/// Keeps it for the end, or gives it back if it is to be sent now.
+fn put_aside(inbox: &Inbox, item: ToReplica) -> Option<ToReplica> {
+    OUTBOX.with_borrow_mut(|outbox| match outbox {
+        Some(outbox) => {
+            of(outbox, inbox).push(item);
+            None
+        }
+        None => Some(item),
+    })
+}
+
+fn put_aside_all(inbox: &Inbox, items: Vec<ToReplica>) -> Option<Vec<ToReplica>> {
+    OUTBOX.with_borrow_mut(|outbox| match outbox {
+        Some(outbox) => {
+            of(outbox, inbox).extend(items);
+            None
+        }
+        None => Some(items),
+    })
+}
+
+fn of<'a>(outbox: &'a mut Vec<(Inbox, Vec<ToReplica>)>, inbox: &Inbox) -> &'a mut Vec<ToReplica> {
+    let known = outbox
+        .iter()
+        .position(|(it, _)| Arc::ptr_eq(&it.0, &inbox.0));
+    let place = known.unwrap_or_else(|| {
+        outbox.push((inbox.clone(), Vec::new()));
+        outbox.len() - 1
+    });
+    &mut outbox[place].1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::worker::{Next, Work, worker};
+    use super::*;
+    use std::sync::mpsc;
+    use tokio::sync::watch;
+
+    /// Tells how many it is given at a time.
+    struct Counts(mpsc::Sender<usize>);
+
+    impl Work<ToReplica> for Counts {
+        fn work(&mut self, items: &mut dyn Iterator<Item = ToReplica>) -> Next {
+            let (mut count, mut ends) = (0, false);
+            for item in items {
+                count += 1;
+                ends |= matches!(item, ToReplica::Stop);
+            }
+            // It was woken for something.
+            if count > 0 {
+                self.0.send(count).unwrap();
+            }
+            match ends {
+                true => Next::End,
+                false => Next::Wait {
+                    until: None,
+                    deep: false,
+                },
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_sent_together_arrives_as_one_and_what_comes_too_late_is_refused() {
+        let (fatal, _) = watch::channel(None);
+        let (replica, thread) = worker("replica", fatal);
+        let (counts, counted) = mpsc::channel();
+        let thread = std::thread::spawn(move || thread.run(Counts(counts)));
+        let inbox = Inbox::to(replica);
+        inbox.send(Input::LogFull).unwrap();
+        assert_eq!(counted.recv(), Ok(1));
+        {
+            let _together = SendsTogether::begin();
+            inbox.send(Input::LogFull).unwrap();
+            inbox.send_all(vec![Input::LogFull.into()]).unwrap();
+            let early = counted.recv_timeout(std::time::Duration::from_millis(20));
+            assert!(early.is_err(), "{early:?}");
+        }
+        assert_eq!(counted.recv(), Ok(2));
+        inbox.send(ToReplica::Stop).unwrap();
+        thread.join().unwrap();
+        let (reply, mut answer) = Reply::channel();
+        {
+            let _together = SendsTogether::begin();
+            inbox.send(ToReplica::Members(reply)).unwrap();
+            assert!(answer.try_recv().is_err());
+        }
+        assert!(answer.blocking_recv().is_err(), "it was dropped");
+        assert!(inbox.send(Input::LogFull).is_err());
     }
 }

@@ -1,10 +1,10 @@
 //! The thread that makes the log durable: one write and one `fdatasync` for all that queued
 //! meanwhile. [`LogWriter`] decides what is done when.
 
-use super::inbox::ToReplica;
+use super::inbox::{Inbox, ToReplica};
 use super::log_filler::LogFiller;
 use super::space::Space;
-use super::worker::{Inbox, take_turns_in_this_thread};
+use super::worker::take_turns_in_this_thread;
 use super::{clock, metrics};
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, StartError};
@@ -114,7 +114,7 @@ impl LogThread {
     fn tell(&self, id: AppendId, entries: usize) {
         ::metrics::histogram!(metrics::LOG_BATCH_ENTRIES).record(entries as f64);
         // If the replica is gone, nobody needs to know.
-        let _ = self.replica.send(Input::Persisted(id).into());
+        let _ = self.replica.send(Input::Persisted(id));
     }
 
     /// Logs it once, until it has written something.
@@ -126,7 +126,7 @@ impl LogThread {
         if !told {
             tracing::error!(%error, "the disk is full; this member waits for space");
         }
-        let _ = self.replica.send(Input::LogFull.into());
+        let _ = self.replica.send(Input::LogFull);
     }
 
     /// Takes what queued, or waits for it, so long at most. Says whether more may come: a member

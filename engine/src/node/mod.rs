@@ -55,7 +55,7 @@ pub use dengine_raft::replica::NewMember;
 use dengine_raft::replica::{ChangeStep, Changed, Changing, MembershipRequest};
 use dengine_raft::{Confirm, Successor};
 use dengine_types::{ClusterId, Index, MemberId, Revision, Term};
-pub(crate) use inbox::{PeerStream, ToReplica};
+pub(crate) use inbox::{Inbox, PeerStream, SendsTogether, ToReplica};
 use install::Install;
 use running::Running;
 use start::Start;
@@ -67,8 +67,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use waiters::Waiters;
-pub(crate) use worker::Inbox;
-pub use worker::take_turns_in_this_thread;
+pub(crate) use worker::take_turns_in_this_thread;
 
 pub use status::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};
 

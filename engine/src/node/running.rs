@@ -1,10 +1,9 @@
 //! A member that takes part: its threads, and the ways into them.
 
-use super::inbox::{Answer, Reply, ToReplica};
+use super::inbox::{Answer, Inbox, Reply, ToReplica};
 use super::space::Space;
 use super::start::{self, Start};
 use super::waiters::{Awaited, Waiters};
-use super::worker::Inbox;
 use super::{Written, clock, flusher, metrics};
 use crate::config::{Config, Limits};
 use crate::error::{RequestError, StartError};
@@ -22,7 +21,6 @@ use dengine_raft::{Confirm, EncodedCommand, Input, Write};
 use dengine_snapshot::{SnapshotError, Staging};
 use dengine_types::Index;
 use std::net::IpAddr;
-use std::sync::mpsc::SendError;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -149,7 +147,7 @@ impl Running {
             .map_err(|error| RequestError::Storage(error.to_string()))?
             .map_err(|error| RequestError::Storage(error.to_string()))?;
         self.inbox
-            .send(Input::Flushed(index).into())
+            .send(Input::Flushed(index))
             .map_err(|_| RequestError::ShuttingDown)?;
         Ok(index)
     }
@@ -249,9 +247,8 @@ impl Running {
             let (write, caller) = make(Awaited::from(reply));
             ToReplica::Write(write, caller)
         });
-        if let Err(SendError(unsent)) = self.inbox.send_all(all.collect()) {
-            unsent.into_iter().for_each(refuse);
-        }
+        // What is refused is answered.
+        let _ = self.inbox.send_all(all.collect());
         // What has no answer in time, or whose replica ended with it in its log, may still take
         // effect.
         let longest = self.config.limits.request_timeout();
@@ -366,12 +363,5 @@ fn merge<'a>(all: &mut Option<SemaphorePermit<'a>>, more: SemaphorePermit<'a>) {
     match all {
         Some(all) => all.merge(more),
         None => *all = Some(more),
-    }
-}
-
-/// Answers a request that never reached the replica, which has ended.
-fn refuse(unsent: ToReplica) {
-    if let ToReplica::Write(_, caller) = unsent {
-        caller.answer(Err(RequestError::ShuttingDown));
     }
 }

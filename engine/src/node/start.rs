@@ -3,7 +3,7 @@
 use super::applier::ApplyThread;
 use super::callers::{Callers, Committed};
 use super::flusher::{self, FlushRequests, FlushTrigger};
-use super::inbox::ToReplica;
+use super::inbox::{Inbox, ToReplica};
 use super::install::Install;
 use super::keeper::KeeperThread;
 use super::log_writer::LogThread;
@@ -16,7 +16,7 @@ use super::snapshots::{Maker, Snapshots};
 use super::space::{HandOvers, Space, ToldLow};
 use super::stages::Stages;
 use super::status::Signals;
-use super::worker::{Inbox, worker};
+use super::worker::worker;
 use crate::config::Config;
 use crate::error::{Fatal, StartError};
 use crate::storage::{OpenStore, RocksStore};
@@ -114,7 +114,8 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     own_entry::tell_at_start(own, address, &machine.membership());
 
     let fatal = &start.signals.fatal;
-    let (inbox, replica_thread) = worker(REPLICA_THREAD, fatal.clone());
+    let (replica_worker, replica_thread) = worker(REPLICA_THREAD, fatal.clone());
+    let inbox = Inbox::to(replica_worker);
     let (membership, members) = watch::channel(machine.membership());
     end_when_damaged(&machine, inbox.queue());
     let parts = Parts::new(start, runtime, &machine, inbox, members);

@@ -11,7 +11,6 @@
 //! applier's alone: a runtime thread that did would take its timers and sockets with it, for tokio
 //! lets nobody else poll them.
 
-use super::inbox::ToReplica;
 use super::metrics;
 use crate::error::Fatal;
 use dengine_raft::channel::{Loan, Receiver, Rest, Sender, channel};
@@ -55,13 +54,10 @@ pub(super) enum Next {
 }
 
 /// The way to a worker.
-pub(crate) struct Worker<T> {
+pub(super) struct Worker<T> {
     queue: Sender<T>,
     turns: Arc<dyn Turns<T>>,
 }
-
-/// The way to the replica.
-pub(crate) type Inbox = Worker<ToReplica>;
 
 /// A worker, as callers see it, who know nothing of what it works on.
 trait Turns<T>: Send + Sync {
@@ -116,21 +112,12 @@ pub(super) fn worker<T: Send + 'static, W: Work<T>>(
     (worker, WorkerThread { queue, shared })
 }
 
-impl<T> Clone for Worker<T> {
-    fn clone(&self) -> Self {
-        Self {
-            queue: self.queue.clone(),
-            turns: Arc::clone(&self.turns),
-        }
-    }
-}
-
 impl<T> Worker<T> {
     /// Sends something, and does what follows if this thread may and the worker's sleeps.
     ///
     /// # Errors
     /// The worker has ended; here it is again.
-    pub(crate) fn send(&self, item: T) -> Result<(), SendError<T>> {
+    pub(super) fn send(&self, item: T) -> Result<(), SendError<T>> {
         match TAKES_TURNS.get() {
             true => self.work(self.queue.send_or_borrow(item)?),
             false => self.queue.send(item)?,
@@ -142,7 +129,7 @@ impl<T> Worker<T> {
     ///
     /// # Errors
     /// The worker has ended; here they are again.
-    pub(crate) fn send_all(&self, items: Vec<T>) -> Result<(), SendError<Vec<T>>> {
+    pub(super) fn send_all(&self, items: Vec<T>) -> Result<(), SendError<Vec<T>>> {
         match TAKES_TURNS.get() && items.len() <= FEW_ITEMS {
             true => self.work(self.queue.send_all_or_borrow(items)?),
             false => self.queue.send_all(items)?,
@@ -151,7 +138,7 @@ impl<T> Worker<T> {
     }
 
     /// What only sends, and leaves the work to the thread.
-    pub(crate) fn queue(&self) -> Sender<T> {
+    pub(super) fn queue(&self) -> Sender<T> {
         self.queue.clone()
     }
 
@@ -270,7 +257,7 @@ impl<W> Drop for DropsWork<'_, W> {
 
 /// From now on this thread takes turns of replicas to which it sends something. Its priority is to
 /// be the usual one: a replica's thread waits meanwhile.
-pub fn take_turns_in_this_thread() {
+pub(crate) fn take_turns_in_this_thread() {
     TAKES_TURNS.set(true);
 }
 
