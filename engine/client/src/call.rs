@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use dengine_protocol::KvCall;
 use dengine_protocol::v1::SessionStamp;
 use dengine_protocol::v1::kv_client::KvClient;
+use dengine_protocol::{KvCall, LEADER_HINT_METADATA};
 use tokio::time::sleep;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
@@ -199,7 +199,13 @@ impl Shared {
         let mut request = Request::new(message);
         request.set_timeout(deadline.saturating_sub(self.pool.now()));
         let kv = KvClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
-        M::alone(kv, request).await.map(tonic::Response::into_inner)
+        let response = M::alone(kv, request).await?;
+        if let Some(leader) = response.metadata().get(LEADER_HINT_METADATA)
+            && let Ok(leader) = leader.to_str()
+        {
+            self.pool.heard_of_leader(leader);
+        }
+        Ok(response.into_inner())
     }
 }
 

@@ -275,6 +275,11 @@ impl Pool {
         Ok((Route::Hinted, link))
     }
 
+    /// A member named the leader: it would answer such calls with less work.
+    pub(crate) fn heard_of_leader(&self, named: &str) {
+        self.leader.heard(named);
+    }
+
     /// Whoever led may do so no more.
     pub(crate) fn forget_leader(&self) {
         self.leader.forget();

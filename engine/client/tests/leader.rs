@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use dengine_client::{Client, ClientOptions, Consistency, RetryPolicy};
+use dengine_client::{Client, ClientOptions, Consistency, RetryPolicy, Wire};
 use dengine_fake_kv::{Peer, balanced};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -16,7 +16,12 @@ use tonic::Code;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn connect(to: &Peer) -> Client {
+    connect_by(Wire::Pipelined, to).await
+}
+
+async fn connect_by(wire: Wire, to: &Peer) -> Client {
     let options = ClientOptions {
+        wire,
         // Whatever waited for a connection that does not come would be noticed.
         connect_timeout: Duration::from_secs(3000),
         request_timeout: PATIENCE,
@@ -41,9 +46,14 @@ async fn write_until_asked(client: &Client, peer: &Peer) {
 
 #[tokio::test]
 async fn writes_and_lease_reads_go_to_the_leader_behind_the_address() {
+    writes_and_lease_reads_go_to_the_leader(Wire::Pipelined).await;
+    writes_and_lease_reads_go_to_the_leader(Wire::Unary).await;
+}
+
+async fn writes_and_lease_reads_go_to_the_leader(wire: Wire) {
     let (follower, leader) = (Peer::start().await, Peer::start().await);
     follower.passes_on_to(&leader.address);
-    let client = connect(&follower).await;
+    let client = connect_by(wire, &follower).await;
     write_until_asked(&client, &leader).await;
 
     let passed_on = follower.requests();

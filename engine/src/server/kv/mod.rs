@@ -27,9 +27,9 @@ use std::time::Instant;
 
 use dengine_kv::RANGE_VISIT_KEYS_MAX;
 use dengine_protocol::checks::{Mutation, RequestLimits};
-use dengine_protocol::kv_calls;
 use dengine_protocol::v1::kv_server::Kv;
 use dengine_protocol::v1::{self, OpenSessionRequest, OpenSessionResponse, PipelineRequest};
+use dengine_protocol::{KvCall, LEADER_HINT_METADATA, kv_calls};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
@@ -147,10 +147,13 @@ impl KvService {
     /// Serves a call that changes something.
     async fn write<M: Mutation>(&self, request: Request<M>) -> Answer<M::Answer> {
         let caller = Caller::of(&request);
+        let leader = self.names_leader(&request);
         let Serving { gate, .. } = &*self.serving;
         let proposed = self.serving.propose(request.into_inner(), &caller);
         let passed = gate.pass(M::METHOD, Kind::Write, &caller.source, proposed);
-        passed.await.map(|it| counted((it.answer, it.held)))
+        passed
+            .await
+            .map(|it| leader.to(counted((it.answer, it.held))))
     }
 
     /// Serves the call that opens a session.
@@ -163,11 +166,20 @@ impl KvService {
 
     /// Serves a call that changes nothing.
     async fn read<R: Read>(&self, request: Request<R>) -> Answer<R::Answer> {
+        let leader = self.names_leader(&request);
         let source = Arc::clone(connection(&request).source());
         let Serving { gate, .. } = &*self.serving;
         let read = request.into_inner().read(&self.serving, &source);
         let passed = gate.pass(R::METHOD, Kind::Read, &source, read);
-        passed.await.map(counted)
+        passed.await.map(|it| leader.to(counted(it)))
+    }
+
+    /// A client whose call the leader would have answered with less work is told who that is.
+    fn names_leader<M: KvCall>(&self, request: &Request<M>) -> Named {
+        let is_concerned =
+            request.get_ref().is_for_leader() && Origin::of(request) == Origin::Client;
+        let leader = is_concerned.then(|| self.serving.node.other_leader());
+        Named(leader.flatten().map(|it| it.client_address))
     }
 
     /// Serves a stream of calls.
@@ -202,6 +214,22 @@ impl Caller {
             source: Arc::clone(connection(request).source()),
             until: waits_until(request),
         }
+    }
+}
+
+/// The address of the leader, for a client that is to go there with its next calls.
+struct Named(Option<String>);
+
+impl Named {
+    fn to<T>(self, mut response: Response<T>) -> Response<T> {
+        if let Some(address) = self.0
+            && let Ok(address) = address.try_into()
+        {
+            response
+                .metadata_mut()
+                .insert(LEADER_HINT_METADATA, address);
+        }
+        response
     }
 }
 

@@ -13,7 +13,7 @@ use dengine_protocol::v1::{
     OpenSessionRequest, OpenSessionResponse, PipelineRequest, PipelineResponse, PipelinedAnswer,
     PipelinedCall, PutRequest, PutResponse, RangeRequest, RangeResponse,
 };
-use dengine_protocol::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA};
+use dengine_protocol::{KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA};
 use futures::{StreamExt, stream};
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
@@ -48,7 +48,7 @@ impl Kv for Peer {
         if self.load.tells {
             state.tell(&put.key);
         }
-        instead.map_or(Ok(Response::new(answer)), Err)
+        instead.map_or_else(|| Ok(state.naming_leader(answer)), Err)
     }
 
     async fn delete(
@@ -108,11 +108,16 @@ impl Kv for Peer {
         self.step().await?;
         let mut state = self.state.lock().unwrap();
         let kv = state.pairs.get(&request.get_ref().key).cloned();
+        let is_for_leader = request.get_ref().is_for_leader();
         state.gets.push(request.into_inner());
-        Ok(Response::new(GetResponse {
+        let answer = GetResponse {
             header: state.header(),
             kv,
-        }))
+        };
+        Ok(match is_for_leader {
+            true => state.naming_leader(answer),
+            false => Response::new(answer),
+        })
     }
 
     async fn range(

@@ -32,7 +32,7 @@ use tonic::body::Body;
 use tonic::codegen::http::{self, HeaderValue};
 use tonic::metadata::MetadataValue;
 use tonic::transport::Server;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request, Response, Status};
 use tower::util::MapResponseLayer;
 use watch::LiveWatch;
 
@@ -214,8 +214,8 @@ impl Peer {
         self.state.lock().unwrap().pairs.remove(key.as_bytes());
     }
 
-    /// Names this address as the leader's in every frame from now on, as a member does that passes
-    /// calls on.
+    /// Names this address as the leader's in every frame, and with every put and lease read of a
+    /// single key, from now on, as a member does that passes calls on.
     pub fn passes_on_to(&self, leader: &str) {
         leader.clone_into(&mut self.state.lock().unwrap().leader);
     }
@@ -363,6 +363,15 @@ pub async fn balanced(members: &[&Peer]) -> String {
 }
 
 impl State {
+    fn naming_leader<T>(&self, answer: T) -> Response<T> {
+        let mut response = Response::new(answer);
+        if !self.leader.is_empty() {
+            let leader = self.leader.parse().unwrap();
+            response.metadata_mut().insert(LEADER_HINT_METADATA, leader);
+        }
+        response
+    }
+
     fn header(&self) -> Option<ResponseHeader> {
         Some(ResponseHeader {
             cluster_id: self.cluster_id,

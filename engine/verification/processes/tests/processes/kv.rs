@@ -2,8 +2,10 @@
 
 use bytes::Bytes;
 use dengine_client::{Consistency, Error, Expected, KeyRange, RangeQuery};
+use dengine_protocol::LEADER_HINT_METADATA;
 use dengine_protocol::v1::kv_client::KvClient;
-use dengine_protocol::v1::{CompareAndSwapRequest, GetRequest, PutRequest, RangeRequest};
+use dengine_protocol::v1::{self, CompareAndSwapRequest, GetRequest, PutRequest, RangeRequest};
+use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
 use crate::harness::{Cluster, becomes};
@@ -68,6 +70,37 @@ async fn what_is_too_large_is_refused_and_changes_nothing() {
             .await
             .unwrap();
         assert_eq!(read.kv.unwrap().value, largest.1);
+    }
+}
+
+#[tokio::test]
+async fn a_follower_names_the_leader_where_that_had_less_to_do() {
+    let cluster = Cluster::form(3).await;
+    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    let put = || PutRequest {
+        key: "k".into(),
+        value: "v".into(),
+        ..PutRequest::default()
+    };
+    let get = |level: v1::Consistency| GetRequest {
+        key: "k".into(),
+        consistency: level.into(),
+        ..GetRequest::default()
+    };
+    for (place, is_named) in [(leader, false), (follower, true)] {
+        let address = format!("http://{}", cluster.members[place].address());
+        let mut kv = KvClient::connect(address).await.unwrap();
+        let expected = is_named.then(|| cluster.members[leader].address());
+        let named = |answered: &MetadataMap| {
+            let named = answered.get(LEADER_HINT_METADATA);
+            named.map(|it| it.to_str().unwrap().to_owned())
+        };
+        let written = kv.put(put()).await.unwrap();
+        assert_eq!(named(written.metadata()), expected);
+        let by_lease = kv.get(get(v1::Consistency::Lease)).await.unwrap();
+        assert_eq!(named(by_lease.metadata()), expected);
+        let eventual = kv.get(get(v1::Consistency::Eventual)).await.unwrap();
+        assert_eq!(named(eventual.metadata()), None);
     }
 }
 

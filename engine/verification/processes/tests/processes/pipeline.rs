@@ -206,25 +206,22 @@ async fn clients_find_the_leader_by_what_followers_tell() {
             .map(|it| it.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
             .sum::<u64>()
     };
-    let options = ClientOptions {
-        connections: 3,
-        ..ClientOptions::default()
-    };
-    let client = Client::connect_with(cluster.endpoints(), options)
-        .await
-        .unwrap();
-    let client = client.with_affinity(follower);
-    client.put("k", "v").await.unwrap();
-    let first = forwarded().await;
-    assert_eq!(first, 1);
-    for _ in 0..20 {
+    for (wire, first) in [(Wire::Pipelined, 1), (Wire::Unary, 2)] {
+        let options = ClientOptions {
+            connections: 3,
+            wire,
+            ..ClientOptions::default()
+        };
+        let client = Client::connect_with(cluster.endpoints(), options);
+        let client = client.await.unwrap().with_affinity(follower);
         client.put("k", "v").await.unwrap();
+        assert_eq!(forwarded().await, first, "{wire:?}");
+        for _ in 0..20 {
+            client.put("k", "v").await.unwrap();
+        }
+        let all = forwarded().await;
+        assert_eq!(all, first, "{wire:?}: the rest went straight to the leader");
     }
-    assert_eq!(
-        forwarded().await,
-        first,
-        "the rest went straight to the leader"
-    );
 }
 
 /// It ended the stream by which a follower passes on what all of its clients write.
