@@ -8,6 +8,7 @@
 mod options;
 mod servers;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -307,9 +308,22 @@ fn results_folder(options: &Options) -> Result<PathBuf> {
     let scenarios: Vec<_> = options.scenarios();
     let scenarios: Vec<_> = scenarios.into_iter().map(Scenario::name).collect();
     let name = format!("{}-{}-{now}", options.file_name(), scenarios.join("-"));
-    let folder = options.output.join(name);
-    fs_err::create_dir_all(&folder)?;
-    Ok(fs_err::canonicalize(folder)?)
+    Ok(fs_err::canonicalize(new_folder(&options.output, &name)?)?)
+}
+
+/// A folder in `within` that was not there: of two calls in one second each has its own.
+fn new_folder(within: &Path, name: &str) -> io::Result<PathBuf> {
+    fs_err::create_dir_all(within)?;
+    let mut folder = within.join(name);
+    let mut others = 1;
+    loop {
+        match fs_err::create_dir(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            created => return created.map(|()| folder),
+        }
+        others += 1;
+        folder = within.join(format!("{name}-{others}"));
+    }
 }
 
 /// Says so when others use the machine: the numbers of such a run mean little.
@@ -347,4 +361,19 @@ fn warn_if_unlike(options: &Options) {
 fn print(line: &str) -> Result<()> {
     use std::io::Write as _;
     Ok(writeln!(std::io::stdout(), "{line}")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The second one wrote into the folder of the first, and deleted its data at the end.
+    #[test]
+    fn two_calls_in_one_second_have_a_folder_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let within = dir.path().join("results");
+        let folders = [(); 3].map(|()| new_folder(&within, "quick-1").unwrap());
+        let names = folders.map(|it| it.file_name().unwrap().to_owned());
+        assert_eq!(names, ["quick-1", "quick-1-2", "quick-1-3"]);
+    }
 }
