@@ -305,7 +305,7 @@ impl AsyncRead for Guarded {
     ) -> Poll<io::Result<()>> {
         self.check_open(context)?;
         ready!(give_way(context));
-        if self.connection.source().is_behind() {
+        if self.source().is_behind(&self.connection.home) {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }

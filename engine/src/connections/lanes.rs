@@ -10,8 +10,8 @@
 use std::cell::RefCell;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
 use futures::future::BoxFuture;
@@ -28,10 +28,10 @@ use crate::node::SendsTogether;
 /// something has arrived ([`event_interval`](tokio::runtime::Builder::event_interval)). A task may
 /// take 200 µs here, and of tokio's own choice, 61 of them, whoever waits would notice.
 pub const TASKS_BETWEEN_EVENTS: u32 = 5;
-/// Of one source. What waits has been read, with all its headers.
+/// Of one source, on one thread. What waits has been read, with all its headers.
 const WAITING_MAX: usize = 1024;
 /// No threads that a lane waits for.
-const NONE: u8 = u8::MAX;
+const NONE: usize = usize::MAX;
 
 thread_local! {
     /// Of the lane that this thread polls.
@@ -52,9 +52,10 @@ pub(crate) fn give_way(context: &Context<'_>) -> Poll<()> {
 /// The lanes of one source: one on each thread, so that it can keep all of them busy. They end with
 /// what they do, once this is dropped.
 pub(super) struct Lanes {
-    lanes: Box<[Arc<Lane>]>,
-    /// What was asked for and has not begun.
-    waiting: Arc<AtomicUsize>,
+    sharing: Threads,
+    time: Arc<Time>,
+    /// Each from when there is something to do in it.
+    lanes: Box<[OnceLock<Arc<Lane>>]>,
 }
 
 struct Lane {
@@ -62,13 +63,16 @@ struct Lane {
     arrived: Mutex<Option<Vec<Task>>>,
     /// Wakes the task that it is.
     task: AtomicWaker,
-    /// It was woken and is not polled yet, and waits for these threads ([`Group`]), or for
+    /// It was woken and is not polled yet, and waits for these threads ([`Group::code`]), or for
     /// [`NONE`].
-    waits_for: AtomicU8,
+    waits_for: AtomicUsize,
     /// Who polls it.
     is_with_nicer: AtomicBool,
-    /// Who polls it otherwise.
+    /// Who polls it otherwise, and which of them that is.
     usual: Handle,
+    number: usize,
+    /// What was asked for and has not begun.
+    waiting: Arc<AtomicUsize>,
     /// Of its source.
     time: Arc<Time>,
     /// Nothing comes after what is in `arrived`.
@@ -100,57 +104,65 @@ struct Polling {
 }
 
 impl Lanes {
-    /// Within a runtime, unless `sharing` has threads of its own.
-    pub(super) fn start(sharing: &Threads) -> Self {
-        let time = sharing.one();
-        let start = |usual: Handle| {
+    pub(super) fn new(sharing: &Threads) -> Self {
+        Self {
+            sharing: sharing.clone(),
+            time: sharing.one(),
+            lanes: (0..sharing.count()).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    /// Whether so much waits to begin on this thread that nothing more is to be taken in there for
+    /// now.
+    pub(super) fn are_behind(&self, number: usize) -> bool {
+        let waits = |lane: &Arc<Lane>| lane.waiting.load(Ordering::Relaxed) >= WAITING_MAX;
+        self.lanes[number].get().is_some_and(waits)
+    }
+
+    /// Does this in the one of them with this number, or in another if that has ended. If it
+    /// panics, nothing else ends. Dropped if all have ended, which is when their threads have.
+    /// Within a runtime, unless the threads have their own.
+    pub(super) fn spawn(&self, first: usize, work: impl Future<Output = ()> + Send + 'static) {
+        let work = AssertUnwindSafe(work).catch_unwind().map(drop);
+        let mut work = Some(work.boxed());
+        let count = self.lanes.len();
+        for number in (first..first + count).map(|number| number % count) {
+            let lane = self.lane(number);
+            if let Some(arrived) = lane.arrivals().as_mut() {
+                arrived.extend(work.take().map(|work| Task {
+                    work,
+                    waiting: Some(Waiting::begin(&lane.waiting)),
+                }));
+                lane.wake_by_ref();
+                return;
+            }
+        }
+    }
+
+    fn lane(&self, number: usize) -> &Arc<Lane> {
+        self.lanes[number].get_or_init(|| {
             let lane = Arc::new(Lane {
                 arrived: Mutex::new(Some(Vec::new())),
                 task: AtomicWaker::new(),
-                waits_for: AtomicU8::new(NONE),
+                waits_for: AtomicUsize::new(NONE),
                 is_with_nicer: AtomicBool::new(false),
-                usual,
-                time: Arc::clone(&time),
+                usual: self.sharing.usual(number),
+                number,
+                waiting: Arc::default(),
+                time: Arc::clone(&self.time),
                 closed: AtomicBool::new(false),
             });
             let running = Running::new(Arc::clone(&lane));
             // What gives way by the turn need not count its steps besides.
             lane.usual.spawn(unconstrained(running));
             lane
-        };
-        Self {
-            lanes: sharing.usual().into_iter().map(start).collect(),
-            waiting: Arc::default(),
-        }
-    }
-
-    /// Whether so much waits to begin that nothing more is to be taken in for now.
-    pub(super) fn are_behind(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) >= WAITING_MAX
-    }
-
-    /// Does this in the one of them with this number, or in another if that has ended. If it
-    /// panics, nothing else ends. Dropped if all have ended, which is when their threads have.
-    pub(super) fn spawn(&self, first: usize, work: impl Future<Output = ()> + Send + 'static) {
-        let work = AssertUnwindSafe(work).catch_unwind().map(drop);
-        let mut task = Some(Task {
-            work: work.boxed(),
-            waiting: Some(Waiting::begin(&self.waiting)),
-        });
-        let lanes = self.lanes.iter().cycle();
-        for lane in lanes.skip(first % self.lanes.len()).take(self.lanes.len()) {
-            if let Some(arrived) = lane.arrivals().as_mut() {
-                arrived.extend(task.take());
-                lane.wake_by_ref();
-                return;
-            }
-        }
+        })
     }
 }
 
 impl Drop for Lanes {
     fn drop(&mut self) {
-        for lane in &self.lanes {
+        for lane in self.lanes.iter().filter_map(OnceLock::get) {
             lane.closed.store(true, Ordering::Release);
             lane.wake_by_ref();
         }
@@ -165,19 +177,19 @@ impl Lane {
     fn group(&self) -> Group {
         match self.is_with_nicer.load(Ordering::Relaxed) {
             true => Group::Nicer,
-            false => Group::Usual,
+            false => Group::Usual(self.number),
         }
     }
 
     fn waits_for(&self, threads: Option<Group>) {
-        let now = threads.map_or(NONE, |it| it as u8);
+        let now = threads.map_or(NONE, Group::code);
         // What was noted is what is taken back: it may have moved since.
         let before = self.waits_for.swap(now, Ordering::Relaxed);
         if before == now {
             return;
         }
-        if let Some(group) = Group::ALL.get(usize::from(before)) {
-            self.time.wants_no_more(*group);
+        if before != NONE {
+            self.time.wants_no_more(Group::of(before));
         }
         if let Some(group) = threads {
             self.time.wants(group);
@@ -244,11 +256,10 @@ impl Running {
     /// Goes on there, with the other threads.
     fn move_to(&mut self, threads: &Handle) {
         self.has_moved = true;
-        let group = self.lane.group().others();
-        self.lane
-            .is_with_nicer
-            .store(group == Group::Nicer, Ordering::Relaxed);
-        self.lane.waits_for(Some(group));
+        let moves_to_nicer = self.lane.group() != Group::Nicer;
+        let is_with_nicer = &self.lane.is_with_nicer;
+        is_with_nicer.store(moves_to_nicer, Ordering::Relaxed);
+        self.lane.waits_for(Some(self.lane.group()));
         threads.spawn(unconstrained(Self {
             lane: Arc::clone(&self.lane),
             tasks: std::mem::take(&mut self.tasks),
@@ -331,7 +342,7 @@ mod tests {
     async fn who_asks_for_much_waits_behind_itself() {
         const MUCH: usize = 10_000;
         let threads = Threads::default();
-        let (greedy, other) = (Lanes::start(&threads), Lanes::start(&threads));
+        let (greedy, other) = (Lanes::new(&threads), Lanes::new(&threads));
         let done = Arc::<AtomicUsize>::default();
         for _ in 0..MUCH {
             let done = Arc::clone(&done);
@@ -367,7 +378,7 @@ mod tests {
     /// A connection that reads and reads is one poll of one task.
     #[tokio::test]
     async fn who_goes_on_for_long_gives_way_and_is_done_in_the_end() {
-        let lanes = Lanes::start(&Threads::default());
+        let lanes = Lanes::new(&Threads::default());
         let (tell, told) = oneshot::channel();
         lanes.spawn(0, async move {
             let mut ways = 0;
@@ -387,7 +398,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_ends_nothing_else() {
-        let lanes = Lanes::start(&Threads::default());
+        let lanes = Lanes::new(&Threads::default());
         let (before, waits) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();
         lanes.spawn(0, async move {
@@ -404,14 +415,20 @@ mod tests {
     /// does.
     #[tokio::test]
     async fn a_lane_that_ended_keeps_nothing_and_others_take_what_comes() {
-        let mut lanes = Lanes::start(&Threads::default());
-        let others = Lanes::start(&Threads::default());
-        lanes.lanes = lanes.lanes.iter().chain(&others.lanes).cloned().collect();
+        let mut lanes = Lanes::new(&Threads::default());
+        let others = Lanes::new(&Threads::default());
+        lanes.lane(0);
+        others.lane(0);
+        lanes.lanes = lanes
+            .lanes
+            .into_iter()
+            .chain(others.lanes.clone())
+            .collect();
         let (kept, dropped) = oneshot::channel::<()>();
         lanes.spawn(0, async move { drop(kept) });
-        drop(Running::new(Arc::clone(&lanes.lanes[0])));
+        drop(Running::new(Arc::clone(lanes.lane(0))));
         assert!(dropped.await.is_err());
-        assert_eq!(lanes.waiting.load(Ordering::Relaxed), 0);
+        assert_eq!(lanes.lane(0).waiting.load(Ordering::Relaxed), 0);
         for _ in 0..3 {
             let (tell, told) = oneshot::channel();
             lanes.spawn(0, async move {
@@ -424,8 +441,8 @@ mod tests {
     /// Back and forth as its source is heavy, and then is not.
     #[tokio::test]
     async fn a_lane_that_moves_to_other_threads_takes_everything_along() {
-        let lanes = Lanes::start(&Threads::with_nicer().unwrap());
-        let time = Arc::clone(&lanes.lanes[0].time);
+        let lanes = Lanes::new(&Threads::with_nicer().unwrap());
+        let time = Arc::clone(&lanes.time);
         let (done, mut told) = tokio::sync::mpsc::unbounded_channel();
         let (go_on, _) = tokio::sync::broadcast::channel::<()>(1);
         for heavy in [true, false, true, false] {
@@ -437,7 +454,8 @@ mod tests {
                 });
             }
             // Until all of them wait.
-            while go_on.receiver_count() < 100 || lanes.waiting.load(Ordering::Relaxed) > 0 {
+            while go_on.receiver_count() < 100 || lanes.lane(0).waiting.load(Ordering::Relaxed) > 0
+            {
                 yield_now().await;
             }
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -448,16 +466,16 @@ mod tests {
                 assert_eq!(there.as_deref() == Some("dengine-heavy"), heavy);
             }
         }
-        assert_eq!(lanes.waiting.load(Ordering::Relaxed), 0);
+        assert_eq!(lanes.lane(0).waiting.load(Ordering::Relaxed), 0);
     }
 
     /// What has moved since it was woken is not taken back where it was never noted.
     #[tokio::test]
     async fn a_lane_waits_for_the_threads_that_poll_it() {
         let threads = Threads::default();
-        let (lanes, other) = (Lanes::start(&threads), threads.one());
-        let waits = || Group::ALL.map(|group| other.others_wait(group));
-        let lane = &lanes.lanes[0];
+        let (lanes, other) = (Lanes::new(&threads), threads.one());
+        let waits = || [Group::Usual(0), Group::Nicer].map(|group| other.others_wait(group));
+        let lane = lanes.lane(0);
         lane.wake_by_ref();
         assert_eq!(waits(), [true, false]);
         lane.is_with_nicer.store(true, Ordering::Relaxed);
@@ -476,10 +494,10 @@ mod tests {
         let (node, (begin, begun)) = (Arc::new(()), std::sync::mpsc::channel());
         let held = Arc::clone(&node);
         usual.block_on(async {
-            let lanes = Arc::new(Lanes::start(&Threads::of([Handle::current()], &nicer)));
+            let lanes = Arc::new(Lanes::new(&Threads::of([Handle::current()], &nicer)));
             // As a connection has its source.
             let own = Arc::clone(&lanes);
-            lanes.lanes[0].time.set_heavy(true);
+            lanes.time.set_heavy(true);
             lanes.spawn(0, async move {
                 let there = std::thread::current().name().map(str::to_owned);
                 begin.send(there).unwrap();
@@ -499,10 +517,15 @@ mod tests {
 
     #[tokio::test]
     async fn lanes_end_with_what_they_do() {
-        let lanes = Lanes::start(&Threads::default());
+        let lanes = Lanes::new(&Threads::default());
         let (end, waits) = oneshot::channel::<()>();
         lanes.spawn(0, async move { drop(waits.await) });
-        let all: Vec<Weak<Lane>> = lanes.lanes.iter().map(Arc::downgrade).collect();
+        let all: Vec<Weak<Lane>> = lanes
+            .lanes
+            .iter()
+            .filter_map(OnceLock::get)
+            .map(Arc::downgrade)
+            .collect();
         let left = || all.iter().filter(|it| it.strong_count() > 0).count();
         drop(lanes);
         for _ in 0..10 {

@@ -9,11 +9,11 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::lanes::Lanes;
-use super::turn::{Home, Threads};
+use super::turn::{Home, Homes, Threads};
 use super::{Connections, Inner, lock};
 use crate::nicer::Nicer;
 use crate::single_thread::SingleThread;
@@ -107,9 +107,9 @@ pub(crate) struct Source {
     pub(crate) waiting: AtomicUsize,
     /// Session reads that wait for this member to catch up.
     pub(crate) session_reads: AtomicUsize,
-    threads: Threads,
-    /// As soon as there is something to do for it.
-    lanes: OnceLock<Lanes>,
+    /// Where its connections are served.
+    homes: Arc<Homes>,
+    lanes: Lanes,
 }
 
 impl Sources {
@@ -186,7 +186,7 @@ impl Sources {
             return source;
         }
         let known = Arc::downgrade(&self.0);
-        let source = Arc::new(Source::one(address, known, self.0.threads.clone()));
+        let source = Arc::new(Source::one(address, known, &self.0.threads));
         by_address.insert(address, Arc::downgrade(&source));
         source
     }
@@ -223,14 +223,15 @@ impl Source {
     /// One without others, for tests.
     #[cfg(test)]
     pub(crate) fn new(address: IpAddr) -> Self {
-        Self::one(address, Weak::new(), Threads::default())
+        Self::one(address, Weak::new(), &Threads::default())
     }
 
-    fn one(address: IpAddr, known: Weak<Known>, threads: Threads) -> Self {
+    fn one(address: IpAddr, known: Weak<Known>, threads: &Threads) -> Self {
         Self {
             address,
             known,
-            threads,
+            homes: threads.homes(),
+            lanes: Lanes::new(threads),
             sent: Lately::default(),
             since: Instant::now(),
             calls: AtomicUsize::new(0),
@@ -238,13 +239,12 @@ impl Source {
             writes: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             session_reads: AtomicUsize::new(0),
-            lanes: OnceLock::new(),
         }
     }
 
-    /// Whether as much of it waits to begin as may.
-    pub(super) fn is_behind(&self) -> bool {
-        self.lanes.get().is_some_and(Lanes::are_behind)
+    /// Whether as much of it waits to begin there as may.
+    pub(super) fn is_behind(&self, home: &Home) -> bool {
+        self.lanes.are_behind(home.number())
     }
 
     /// So much has arrived from there.
@@ -270,14 +270,13 @@ impl Source {
 
     /// A thread for one more of its connections.
     pub(super) fn home(&self) -> Home {
-        self.threads.home()
+        self.homes.one()
     }
 
     /// Does this there, in turns with what is done for others. Within a runtime, as all that serves
     /// clients is.
     pub(super) fn spawn(&self, home: &Home, work: impl Future<Output = ()> + Send + 'static) {
-        let lanes = self.lanes.get_or_init(|| Lanes::start(&self.threads));
-        lanes.spawn(home.number(), work);
+        self.lanes.spawn(home.number(), work);
     }
 
     /// The address.

@@ -13,8 +13,8 @@
 
 use std::cell::Cell;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -41,27 +41,35 @@ struct All {
     /// The usual ones, each with a runtime of its own; none if they are those of the runtime in
     /// which something is done first for a source.
     usual: Box<[Handle]>,
-    /// How many connections each of these serves.
-    connections: Box<[AtomicUsize]>,
+    /// How many sources have a connection that it serves, for each of these.
+    sources: Box<[AtomicUsize]>,
     /// The threads of whoever is heavy. No more than a handle: what they do has this.
     nicer: Option<Handle>,
     demands: Demands,
-    queues: [Queue; 2],
+    /// Of each of the usual threads, and of the nicer ones together.
+    queues: Box<[Queue]>,
+}
+
+/// How many of a source's connections each of the usual threads serves.
+pub(super) struct Homes {
+    all: Arc<All>,
+    own: Mutex<Box<[usize]>>,
 }
 
 /// The thread that serves a connection and its calls, until this is dropped.
 pub(super) struct Home {
-    all: Arc<All>,
+    source: Arc<Homes>,
     number: usize,
 }
 
-/// Which threads serve a source. The time of one group says nothing of the other's: turns of the
-/// nicer threads last longer, and who wants one of them takes nothing from those whom the usual
-/// ones serve.
+/// Threads that stand in for each other. The time of one group says nothing of another's: who keeps
+/// one thread busy takes nothing from those whom the next one serves, and turns of the nicer
+/// threads last longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Group {
-    Usual,
-    /// Who is heavy.
+    /// The one with this number.
+    Usual(usize),
+    /// All those that serve who is heavy.
     Nicer,
 }
 
@@ -87,7 +95,8 @@ struct Part {
 pub(super) struct Time {
     all: Arc<All>,
     demand: Demand,
-    parts: [Part; 2],
+    /// Of each group, as the queues are.
+    parts: Box<[Part]>,
 }
 
 /// From when a lane is polled until this is dropped, by the same thread.
@@ -100,12 +109,27 @@ pub(super) struct Turn {
 }
 
 impl Group {
-    pub(super) const ALL: [Self; 2] = [Self::Usual, Self::Nicer];
-
-    pub(super) fn others(self) -> Self {
+    /// A number for it, less than the greatest one.
+    pub(super) fn code(self) -> usize {
         match self {
-            Self::Usual => Self::Nicer,
-            Self::Nicer => Self::Usual,
+            Self::Usual(number) => number,
+            Self::Nicer => usize::MAX - 1,
+        }
+    }
+
+    /// That of a number.
+    pub(super) fn of(code: usize) -> Self {
+        match code == Self::Nicer.code() {
+            true => Self::Nicer,
+            false => Self::Usual(code),
+        }
+    }
+
+    /// Its place among so many groups.
+    fn place(self, count: usize) -> usize {
+        match self {
+            Self::Usual(number) => number,
+            Self::Nicer => count - 1,
         }
     }
 }
@@ -135,10 +159,10 @@ impl All {
         let count = usual.len().max(1);
         Self {
             usual,
-            connections: (0..count).map(|_| AtomicUsize::new(0)).collect(),
+            sources: (0..count).map(|_| AtomicUsize::new(0)).collect(),
             nicer: None,
             demands: Demands::of_threads(count),
-            queues: Default::default(),
+            queues: (0..=count).map(|_| Queue::default()).collect(),
         }
     }
 }
@@ -160,23 +184,23 @@ impl Threads {
         Ok(threads)
     }
 
-    /// A handle of each of the usual ones.
-    pub(super) fn usual(&self) -> Vec<Handle> {
-        if self.0.usual.is_empty() {
-            let own = Handle::current();
-            return vec![own.clone(); own.metrics().num_workers()];
-        }
-        self.0.usual.to_vec()
+    /// How many of the usual ones there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.sources.len()
     }
 
-    /// For one more connection: the thread that serves fewest of them.
-    pub(super) fn home(&self) -> Home {
-        let all = Arc::clone(&self.0);
-        let counts = all.connections.iter().enumerate();
-        let least = counts.min_by_key(|(_, count)| count.load(Ordering::Relaxed));
-        let number = least.map_or(0, |(number, _)| number);
-        all.connections[number].fetch_add(1, Ordering::Relaxed);
-        Home { all, number }
+    /// The usual one with this number, or this runtime.
+    pub(super) fn usual(&self, number: usize) -> Handle {
+        let own = self.0.usual.get(number).cloned();
+        own.unwrap_or_else(Handle::current)
+    }
+
+    /// For one more source.
+    pub(super) fn homes(&self) -> Arc<Homes> {
+        Arc::new(Homes {
+            all: Arc::clone(&self.0),
+            own: Mutex::new(vec![0; self.count()].into()),
+        })
     }
 
     /// For one more source.
@@ -184,8 +208,32 @@ impl Threads {
         Arc::new(Time {
             all: Arc::clone(&self.0),
             demand: self.0.demands.one(),
-            parts: Default::default(),
+            parts: self.0.queues.iter().map(|_| Part::default()).collect(),
         })
+    }
+}
+
+impl Homes {
+    /// For one more connection of this source: the thread that serves fewest of its own, and of
+    /// these the one that serves fewest others. So whoever opens and closes many has nobody else's
+    /// end up on one thread.
+    pub(super) fn one(self: &Arc<Self>) -> Home {
+        let mut own = self.lock();
+        let others = |number: usize| self.all.sources[number].load(Ordering::Relaxed);
+        let least = (0..own.len()).min_by_key(|number| (own[*number], others(*number)));
+        let number = least.expect("there is one thread at least");
+        own[number] += 1;
+        if own[number] == 1 {
+            self.all.sources[number].fetch_add(1, Ordering::Relaxed);
+        }
+        Home {
+            source: Arc::clone(self),
+            number,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Box<[usize]>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -197,13 +245,18 @@ impl Home {
 
     /// Its runtime, if that is not the one in which connections come in.
     pub(super) fn runtime(&self) -> Option<&Handle> {
-        self.all.usual.get(self.number)
+        self.source.all.usual.get(self.number)
     }
 }
 
 impl Drop for Home {
     fn drop(&mut self) {
-        self.all.connections[self.number].fetch_sub(1, Ordering::Relaxed);
+        let mut own = self.source.lock();
+        own[self.number] -= 1;
+        if own[self.number] == 0 {
+            let others = &self.source.all.sources[self.number];
+            others.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -238,20 +291,20 @@ impl Time {
     }
 
     fn part(&self, group: Group) -> &Part {
-        &self.parts[group as usize]
+        &self.parts[group.place(self.parts.len())]
     }
 
     fn queue(&self, group: Group) -> &Queue {
-        &self.all.queues[group as usize]
+        &self.all.queues[group.place(self.all.queues.len())]
     }
 
     /// The threads that are to serve it, if those that do are the others. It has `usual` unless it
     /// is heavy.
     pub(super) fn elsewhere<'a>(&'a self, group: Group, usual: &'a Handle) -> Option<&'a Handle> {
         match (group, self.demand.is_heavy()) {
-            (Group::Usual, true) => self.all.nicer.as_ref(),
+            (Group::Usual(_), true) => self.all.nicer.as_ref(),
             (Group::Nicer, false) => Some(usual),
-            (Group::Usual, false) | (Group::Nicer, true) => None,
+            (Group::Usual(_), false) | (Group::Nicer, true) => None,
         }
     }
 
@@ -267,8 +320,10 @@ impl Time {
         let least = reached.saturating_sub(nanos(CREDIT));
         let before = part.had.fetch_max(least, Ordering::Relaxed).max(least);
         queue.reached.fetch_max(before, Ordering::Relaxed);
+        let begun = Instant::now();
+        Worked::begin(begun);
         Turn {
-            begun: Instant::now(),
+            begun,
             before,
             group,
             time: Arc::clone(self),
@@ -292,12 +347,13 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let lasted = self.begun.elapsed();
+        let now = Instant::now();
+        let lasted = now - self.begun;
         let had = &self.time.part(self.group).had;
         had.fetch_add(nanos(lasted), Ordering::Relaxed);
         let left_nothing = !self.time.has_more_to_do();
         let turn = Spent {
-            worked: worked_by_this_thread(lasted),
+            worked: Worked::end(now, lasted),
             lasted,
             left_nothing,
         };
@@ -305,22 +361,66 @@ impl Drop for Turn {
     }
 }
 
-/// For how much of a turn that ends now the thread had a processor. To ask the system takes longer
-/// than many turns do, and in a short one it hardly waited for that: so it is asked after longer
-/// ones, and short ones are taken off.
-fn worked_by_this_thread(lasted: Duration) -> Duration {
-    thread_local! {
-        /// What the thread had worked when the system was asked, and in short turns since.
-        static WORKED: Cell<(Duration, Duration)> = const { Cell::new((Duration::ZERO, Duration::ZERO)) };
+/// What a thread has worked. To ask the system takes longer than many turns do, and in a short one
+/// the thread hardly waited for a processor: so it is asked after longer ones, and what it says
+/// less short turns is theirs. Before a turn it is asked if the thread may have done much else.
+#[derive(Clone, Copy)]
+struct Worked {
+    /// When the system was asked.
+    then: Duration,
+    /// In short turns since.
+    in_turns: Duration,
+    /// Between turns since, while it slept too.
+    between: Duration,
+    /// When the last turn ended.
+    ended: Option<Instant>,
+}
+
+thread_local! {
+    static WORKED: Cell<Worked> = const { Cell::new(Worked::NOTHING) };
+}
+
+impl Worked {
+    const NOTHING: Self = Self {
+        then: Duration::ZERO,
+        in_turns: Duration::ZERO,
+        between: Duration::ZERO,
+        ended: None,
+    };
+
+    /// A turn begins.
+    fn begin(now: Instant) {
+        let mut worked = WORKED.get();
+        let since = worked.ended.map_or(Duration::MAX, |ended| now - ended);
+        worked.between = worked.between.saturating_add(since);
+        if worked.between > SLICE {
+            worked.ask();
+        }
+        WORKED.set(worked);
     }
-    let (before, in_short_turns) = WORKED.get();
-    if lasted < SLICE {
-        WORKED.set((before, in_short_turns + lasted));
-        return lasted;
+
+    /// For how much of a turn that ends now this thread had a processor.
+    fn end(now: Instant, lasted: Duration) -> Duration {
+        let mut worked = WORKED.get();
+        worked.ended = Some(now);
+        let had = if lasted < SLICE {
+            worked.in_turns += lasted;
+            lasted
+        } else {
+            worked.ask().min(lasted)
+        };
+        WORKED.set(worked);
+        had
     }
-    let now = Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
-    WORKED.set((now, Duration::ZERO));
-    now.saturating_sub(before + in_short_turns).min(lasted)
+
+    /// Asks the system, and says what was worked since, but in short turns.
+    fn ask(&mut self) -> Duration {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        let now = Duration::try_from(now).unwrap_or_default();
+        let had = now.saturating_sub(self.then + self.in_turns);
+        (self.then, self.in_turns, self.between) = (now, Duration::ZERO, Duration::ZERO);
+        had
+    }
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -331,6 +431,8 @@ fn nanos(time: Duration) -> u64 {
 mod tests {
     use super::super::heavy::PERIOD;
     use super::*;
+
+    const USUAL: Group = Group::Usual(0);
 
     fn spend(time: Duration) {
         let begun = Instant::now();
@@ -343,15 +445,15 @@ mod tests {
     async fn who_has_had_less_goes_on_until_it_is_even() {
         let threads = Threads::default();
         let (greedy, modest) = (threads.one(), threads.one());
-        greedy.wants(Group::Usual);
-        modest.wants(Group::Usual);
-        drop(modest.begin(Group::Usual));
-        let frame = greedy.begin(Group::Usual);
+        greedy.wants(USUAL);
+        modest.wants(USUAL);
+        drop(modest.begin(USUAL));
+        let frame = greedy.begin(USUAL);
         spend(CREDIT / 2);
         assert!(frame.is_over());
         drop(frame);
-        drop(greedy.begin(Group::Usual));
-        let turn = modest.begin(Group::Usual);
+        drop(greedy.begin(USUAL));
+        let turn = modest.begin(USUAL);
         spend(2 * SLICE);
         assert!(!turn.is_over(), "it has had less");
         spend(CREDIT / 2);
@@ -362,13 +464,13 @@ mod tests {
     async fn who_was_away_has_no_claim_to_all_of_that_time() {
         let threads = Threads::default();
         let (busy, away) = (threads.one(), threads.one());
-        busy.wants(Group::Usual);
-        away.wants(Group::Usual);
+        busy.wants(USUAL);
+        away.wants(USUAL);
         for _ in 0..10 {
-            let _turn = busy.begin(Group::Usual);
+            let _turn = busy.begin(USUAL);
             spend(CREDIT);
         }
-        let turn = away.begin(Group::Usual);
+        let turn = away.begin(USUAL);
         assert!(!turn.is_over());
         spend(CREDIT);
         assert!(turn.is_over());
@@ -377,8 +479,8 @@ mod tests {
     #[tokio::test]
     async fn who_is_alone_gives_way_less_often() {
         let alone = Threads::default().one();
-        alone.wants(Group::Usual);
-        let turn = alone.begin(Group::Usual);
+        alone.wants(USUAL);
+        let turn = alone.begin(USUAL);
         spend(2 * SLICE);
         let early = turn.is_over();
         spend(SLICE_ALONE);
@@ -395,10 +497,10 @@ mod tests {
         heavy.part(Group::Nicer).had.store(long, Ordering::Relaxed);
         heavy.wants(Group::Nicer);
         drop(heavy.begin(Group::Nicer));
-        assert!(!modest.others_wait(Group::Usual) && modest.others_wait(Group::Nicer));
-        assert_eq!(modest.begin(Group::Usual).before, 0);
+        assert!(!modest.others_wait(USUAL) && modest.others_wait(Group::Nicer));
+        assert_eq!(modest.begin(USUAL).before, 0);
         // Nor does it begin behind all others, when it is heavy no more.
-        assert!(heavy.begin(Group::Usual).before < long / 2);
+        assert!(heavy.begin(USUAL).before < long / 2);
         heavy.wants_no_more(Group::Nicer);
         assert!(!modest.others_wait(Group::Nicer));
     }
@@ -408,26 +510,63 @@ mod tests {
         let threads = Threads::with_nicer().unwrap();
         let source = threads.one();
         let usual = Handle::current();
-        let moves = || Group::ALL.map(|group| source.elsewhere(group, &usual).is_some());
+        let moves = || [USUAL, Group::Nicer].map(|group| source.elsewhere(group, &usual).is_some());
         assert_eq!(moves(), [false, true]);
         source.set_heavy(true);
         assert_eq!(moves(), [true, false]);
     }
 
+    fn two_threads() -> (tokio::runtime::Runtime, Threads) {
+        let usual = tokio::runtime::Runtime::new().unwrap();
+        let two = [(); 2].map(|()| usual.handle().clone());
+        let threads = Threads::of(two, &threads_for_heavy(1).unwrap());
+        (usual, threads)
+    }
+
+    fn numbers(homes: &[Home]) -> Vec<usize> {
+        homes.iter().map(Home::number).collect()
+    }
+
     #[test]
     fn connections_are_spread_over_threads_as_they_come_and_go() {
-        let (usual, nicer) = (
-            tokio::runtime::Runtime::new().unwrap(),
-            threads_for_heavy(1),
-        );
-        let two = [(); 2].map(|()| usual.handle().clone());
-        let threads = Threads::of(two, &nicer.unwrap());
-        let homes = [(); 4].map(|()| threads.home());
-        let numbers = |homes: &[Home]| homes.iter().map(Home::number).collect::<Vec<_>>();
+        let (_usual, threads) = two_threads();
+        let source = threads.homes();
+        let homes = [(); 4].map(|()| source.one());
         assert_eq!(numbers(&homes), [0, 1, 0, 1]);
         let [_first, second, _third, fourth] = homes;
         drop((second, fourth));
-        assert_eq!(numbers(&[(); 3].map(|()| threads.home())), [1, 1, 0]);
+        assert_eq!(numbers(&[(); 3].map(|()| source.one())), [1, 1, 0]);
+    }
+
+    /// Who opens many connections and closes those of all threads but one had all of the next ones
+    /// come to these.
+    #[test]
+    fn who_leaves_connections_on_one_thread_has_nobody_else_served_by_the_others_alone() {
+        let (_usual, threads) = two_threads();
+        let greedy = threads.homes();
+        let mut its = Vec::from([(); 20].map(|()| greedy.one()));
+        its.retain(|it| it.number() == 0);
+        let others = [(); 5].map(|()| threads.homes().one());
+        assert_eq!(numbers(&others), [1, 0, 1, 0, 1]);
+    }
+
+    /// Turns of those beside whom another is busy, on its own thread, lasted for a millisecond.
+    #[test]
+    fn who_keeps_one_thread_busy_is_ahead_of_nobody_on_another() {
+        let (_usual, threads) = two_threads();
+        let (busy, modest, light) = (threads.one(), threads.one(), threads.one());
+        let long = nanos(Duration::from_secs(1));
+        busy.part(USUAL).had.store(long, Ordering::Relaxed);
+        busy.wants(USUAL);
+        drop(busy.begin(USUAL));
+        let beside = Group::Usual(1);
+        assert!(!modest.others_wait(beside));
+        light.wants(beside);
+        modest.wants(beside);
+        let turn = modest.begin(beside);
+        assert_eq!(turn.before, 0);
+        spend(2 * SLICE);
+        assert!(turn.is_over());
     }
 
     /// Whoever asks for little and was served by threads that wait for a processor was heavy for as
@@ -437,15 +576,15 @@ mod tests {
         let threads = Threads::with_nicer().unwrap();
         let (busy, waiting) = (threads.one(), threads.one());
         for _ in 0..2 {
-            let turn = waiting.begin(Group::Usual);
+            let turn = waiting.begin(USUAL);
             std::thread::sleep(PERIOD / 2);
             drop(turn);
-            let turn = busy.begin(Group::Usual);
+            let turn = busy.begin(USUAL);
             spend(PERIOD / 2);
             drop(turn);
         }
-        drop(waiting.begin(Group::Usual));
+        drop(waiting.begin(USUAL));
         let usual = Handle::current();
-        assert!(waiting.elsewhere(Group::Usual, &usual).is_none());
+        assert!(waiting.elsewhere(USUAL, &usual).is_none());
     }
 }

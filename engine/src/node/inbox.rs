@@ -120,7 +120,8 @@ impl Inbox {
         Self(Arc::new(replica))
     }
 
-    /// Hands it over, now or with what else this thread sends ([`SendsTogether`]).
+    /// Hands it over, now or with what else this thread sends ([`SendsTogether`]): that it went well
+    /// is no promise then.
     ///
     /// # Errors
     /// It is known now that nobody takes it.
@@ -141,6 +142,16 @@ impl Inbox {
             Some(items) => self.hand_over(items),
             None => Ok(()),
         }
+    }
+
+    /// Hands it over now, to the replica's thread: for what is waited for at once, or said to be
+    /// there.
+    ///
+    /// # Errors
+    /// Nobody takes it any more.
+    pub(crate) fn send_now(&self, item: impl Into<ToReplica>) -> Result<(), Ended> {
+        let sent = self.queue().send(item.into());
+        sent.map_err(|unsent| refuse(unsent.0))
     }
 
     fn hand_over(&self, items: Vec<ToReplica>) -> Result<(), Ended> {
@@ -281,5 +292,21 @@ mod tests {
         }
         assert!(answer.blocking_recv().is_err(), "it was dropped");
         assert!(inbox.send(Input::LogFull).is_err());
+    }
+
+    /// It put aside what it waited for.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_member_whose_last_handle_goes_within_a_turn_stops() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = super::super::testing::leading(dir.path()).await;
+        let dropped = tokio::task::spawn_blocking(move || {
+            let _together = SendsTogether::begin();
+            drop(node);
+        });
+        let dropped = tokio::time::timeout(std::time::Duration::from_secs(60), dropped);
+        dropped
+            .await
+            .expect("it waits for what it put aside")
+            .unwrap();
     }
 }

@@ -331,7 +331,7 @@ impl Running {
 
     fn ask_to_stop(&self) {
         // If the replica has ended already, the others have too, or are about to.
-        let _ = self.inbox.send(ToReplica::Stop);
+        let _ = self.inbox.send_now(ToReplica::Stop);
         // After that: it is no failure then.
         self.state.store.end_patience();
     }

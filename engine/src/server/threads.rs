@@ -16,10 +16,15 @@ use crate::connections;
 use crate::nicer::Nicer;
 use crate::single_thread::SingleThread;
 
+/// More would wait for the one thread that orders what clients write. Each has some file descriptors,
+/// for which nobody else makes room.
+const CLIENT_THREADS_MAX: usize = 16;
+
 /// All of them.
 #[derive(Debug)]
 pub struct ServerThreads {
-    /// For connections of clients and operators, as many as there are processors.
+    /// For connections of clients and operators, as many as there are processors, up to
+    /// [`CLIENT_THREADS_MAX`].
     pub(super) clients: Vec<SingleThread>,
     /// For whoever is heavy, as many.
     pub(super) heavy: Nicer,
@@ -34,6 +39,7 @@ impl ServerThreads {
     /// The system gives no more threads.
     pub fn start() -> io::Result<Self> {
         let count = available_parallelism().map_or(1, usize::from);
+        let count = count.min(CLIENT_THREADS_MAX);
         let clients = (0..count).map(|_| SingleThread::start("dengine-clients"));
         Ok(Self {
             clients: clients.collect::<io::Result<_>>()?,
@@ -50,7 +56,7 @@ impl ServerThreads {
         // What is done for whoever is heavy has its sockets and some of its timers with the
         // others, and these have timers of the runtime.
         self.heavy.end(left());
-        self.clients.into_iter().for_each(|it| it.end(left()));
+        SingleThread::end_all(self.clients, left());
         runtime.shutdown_timeout(left());
         // Nobody waits for these any more, so they end early.
         self.aside.end(left());

@@ -366,7 +366,7 @@ impl PeerEntrance {
         // The log may have told something new about the peer meanwhile.
         self.admit(hello)?;
         let staged = Input::SnapshotStaged { from, message };
-        self.inbox.send(staged).map_err(|_| stopping())?;
+        self.inbox.send_now(staged).map_err(|_| stopping())?;
         let done = snapshot_answer::Kind::Done(SnapshotDone {});
         // The sender may be gone already.
         let _ = answers.send(Ok(SnapshotAnswer { kind: Some(done) })).await;

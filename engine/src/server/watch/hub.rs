@@ -1,10 +1,11 @@
 //! Reads history, once for all watches that are at the same place.
 //!
 //! One task follows the member's revision while there are streams; each time, it reads what is new
-//! and keeps it in a ring, from which all streams take it. Who falls behind the ring reads from the past: one page at a
-//! time for the whole member, in turns that go round by address, so that those who are at about the
-//! same place find there what another has just read. Nobody waits for anybody's client, nor for its
-//! threads, and no watch is ever told anything else for it. All of it is bounded in bytes.
+//! and keeps it in a ring, from which all streams take it. Who falls behind the ring reads from the
+//! past: one page at a time for the whole member, in turns that go round by address, so that those
+//! who are at about the same place find there what another has just read. Nobody waits for
+//! anybody's client, nor for its threads, and no watch is ever told anything else for it. All of it
+//! is bounded in bytes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
