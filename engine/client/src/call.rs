@@ -125,6 +125,10 @@ impl Shared {
                 }
                 Err(failure) => failure,
             };
+            // What only took too long may be a member's that is slow.
+            let stranger = self.pool.unproven(route);
+            let stranger = stranger.filter(|_| self.pool.now() < until);
+            let failure = failure.at(stranger.as_deref());
             if failure.proof.unsettles_leader() {
                 self.pool.forget_leader();
             }

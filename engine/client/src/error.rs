@@ -269,6 +269,38 @@ impl Failure {
         Self::from_unary(operation, status)
     }
 
+    /// The same, with what may be the matter if nothing has ever answered as a member does at
+    /// the address that the call was sent to.
+    pub(crate) fn at(mut self, stranger: Option<&str>) -> Self {
+        let Some(address) = stranger else {
+            return self;
+        };
+        let message = match (&mut self.error, &self.proof) {
+            (
+                Error::Unavailable { message, .. } | Error::UnknownOutcome { message },
+                Proof::NotSent | Proof::Lost,
+            )
+            | (
+                Error::Refused {
+                    code: Code::Unimplemented,
+                    message,
+                },
+                _,
+            ) => message,
+            (Error::Unexpected { message, .. } | Error::UnknownOutcome { message }, _)
+                if message.contains(NO_STATUS) =>
+            {
+                message
+            }
+            _ => return self,
+        };
+        *message = format!(
+            "{message}; no member has answered at {address} yet: is it a member's port for clients \
+             (--listen-client, 4100 unless set)?"
+        );
+        self
+    }
+
     /// The caller's own time was over before anything was sent.
     pub(crate) fn not_sent(operation: Operation, after: Duration) -> Self {
         Self::from_pipe(operation, PipeError::not_in_time(after))
@@ -300,6 +332,9 @@ fn is_of_a_timer(status: &Status) -> bool {
     is_ended && status.message() == TimeoutExpired(()).to_string()
 }
 
+/// How tonic's words begin for a response of HTTP that carries no status of gRPC.
+const NO_STATUS: &str = "grpc-status header missing";
+
 /// Whether tonic made the status up because none came: of a response of HTTP without one, as a
 /// proxy's whose upstream is lost, or of a stream that was cut. This version begins its messages
 /// so; members never do. The other codes that it makes up so stand for errors of the request, which
@@ -307,7 +342,7 @@ fn is_of_a_timer(status: &Status) -> bool {
 fn is_of_nobody(status: &Status) -> bool {
     let may_have_been_sent = matches!(status.code(), Code::Unavailable | Code::Unknown);
     let message = status.message();
-    let is_made_up = message.starts_with("grpc-status header missing")
+    let is_made_up = message.starts_with(NO_STATUS)
         || message.starts_with("protocol error: missing grpc-status trailer");
     may_have_been_sent && is_made_up
 }
@@ -368,13 +403,22 @@ pub(crate) fn describe(status: &Status) -> String {
         Some(cause) if !status.message().contains(&cause) => {
             format!("{}: {cause}", status.message())
         }
-        _ => status.message().to_owned(),
+        _ => said(status),
+    }
+}
+
+/// What was said of it; the code says more than nothing.
+fn said(status: &Status) -> String {
+    match status.message() {
+        "" if status.code() == Code::Unimplemented => "the call is not known there".to_owned(),
+        "" => status.code().to_string(),
+        message => message.to_owned(),
     }
 }
 
 fn answered(operation: Operation, status: &Status) -> Error {
     let code = status.code();
-    let message = status.message().to_owned();
+    let message = said(status);
     match code {
         Code::InvalidArgument => Error::InvalidRequest { message },
         Code::OutOfRange => Error::RevisionUnavailable { message },

@@ -1,6 +1,7 @@
 //! Connections: which one serves the next attempt. Knows endpoints and their health, nothing of
 //! what is sent.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -72,6 +73,8 @@ pub(crate) struct Pool {
     /// Link `i` leads to endpoint `i % endpoints`, and there is at least one for each endpoint.
     links: Vec<RwLock<Link>>,
     endpoints: Vec<Endpoint>,
+    /// Whether a member has ever answered at the endpoint.
+    proven: Vec<AtomicBool>,
     /// One for each endpoint, made when it is needed: a connection of its own, so that what watches
     /// are told holds up no answer.
     watching: Vec<Watching>,
@@ -183,6 +186,7 @@ impl Pool {
                 .map(|(channel, _)| RwLock::new(Link::new(channel.clone(), &leader)))
                 .collect(),
             leader,
+            proven: endpoints.iter().map(|_| AtomicBool::default()).collect(),
             watching: endpoints.iter().map(|_| Watching::default()).collect(),
             endpoints,
         };
@@ -313,7 +317,10 @@ impl Pool {
     /// Notes that a call was served.
     pub(crate) fn served(&self, route: Route) {
         match route {
-            Route::Lane(lane) => self.lanes.served(lane, self.now()),
+            Route::Lane(lane) => {
+                self.lanes.served(lane, self.now());
+                self.prove(lane);
+            }
             Route::Elsewhere(_) => self.leader.served(self.now()),
             Route::Hinted => {}
         }
@@ -323,7 +330,26 @@ impl Pool {
     pub(crate) fn answered(&self, route: Route) {
         if let Route::Lane(lane) = route {
             self.lanes.answered(lane);
+            self.prove(lane);
         }
+    }
+
+    fn prove(&self, lane: usize) {
+        let proven = &self.proven[lane % self.endpoints.len()];
+        // Not written to by every call: callers on other cores read it.
+        if !proven.load(Ordering::Relaxed) {
+            proven.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The address that was given for it, unless a member has ever answered there.
+    pub(crate) fn unproven(&self, route: Route) -> Option<String> {
+        let Route::Lane(lane) = route else {
+            return None;
+        };
+        let place = lane % self.endpoints.len();
+        let proven = self.proven[place].load(Ordering::Relaxed);
+        (!proven).then(|| authority(&self.endpoints[place]))
     }
 
     /// Notes that a call was not served, by a member that can serve nobody; where that goes on,

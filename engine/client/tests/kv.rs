@@ -10,9 +10,12 @@ use dengine_client::{
 };
 use dengine_fake_kv::{Between, Peer, Step, balanced};
 use futures::future::join_all;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_stream::wrappers::TcpListenerStream;
 use tonic::Code;
+use tonic::service::Routes;
+use tonic::transport::Server;
 
 /// The same promises hold however calls travel.
 macro_rules! over_both_wires {
@@ -46,6 +49,8 @@ over_both_wires!(
     a_connection_lost_after_a_write_was_sent_leaves_it_unknown,
     a_connection_lost_during_a_read_is_replaced_by_another,
     a_dead_endpoint_costs_no_call,
+    a_port_that_is_no_members_is_named_with_what_to_name_instead,
+    a_member_that_has_answered_is_taken_for_no_stranger,
     the_leader_that_a_member_names_is_asked_next,
     a_hint_that_leads_nowhere_falls_back_to_the_endpoints,
     retries_end_with_the_deadline_and_pause_in_between,
@@ -375,6 +380,81 @@ async fn a_dead_endpoint_costs_no_call(wire: Wire) {
         client.put("a", "1").await.unwrap();
     }
     assert_eq!(peer.requests(), 10);
+}
+
+/// Listens as something else than a member does.
+async fn stranger(of: Stranger) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    if of == Stranger::ServesOtherCalls {
+        let other = Server::builder().add_routes(Routes::default());
+        tokio::spawn(other.serve_with_incoming(TcpListenerStream::new(listener)));
+        return address;
+    }
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut preface = [0; 24];
+                stream.read_exact(&mut preface).await.unwrap();
+                if of == Stranger::SpeaksHttp1 {
+                    let refusal = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
+                    stream.write_all(refusal).await.unwrap();
+                }
+            });
+        }
+    });
+    address
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stranger {
+    HangsUp,
+    SpeaksHttp1,
+    ServesOtherCalls,
+}
+
+/// All that was told was "unavailable: ", or a code.
+async fn a_port_that_is_no_members_is_named_with_what_to_name_instead(wire: Wire) {
+    for of in [
+        Stranger::HangsUp,
+        Stranger::SpeaksHttp1,
+        Stranger::ServesOtherCalls,
+    ] {
+        let address = stranger(of).await;
+        let once = ClientOptions {
+            retry: RetryPolicy::NONE,
+            ..options(wire)
+        };
+        let client = Client::connect_with([address.clone()], once).await.unwrap();
+        for error in [
+            client.put("a", "1").await.unwrap_err(),
+            client.get("a", Consistency::Eventual).await.unwrap_err(),
+            client.watch(KeyRange::prefix("a")).await.unwrap_err(),
+        ] {
+            let told = error.to_string();
+            assert!(!told.contains(": ;"), "{of:?}: {told}");
+            assert!(told.contains(&address), "{of:?}: {told}");
+            assert!(told.contains("--listen-client"), "{of:?}: {told}");
+        }
+    }
+}
+
+async fn a_member_that_has_answered_is_taken_for_no_stranger(wire: Wire) {
+    let peer = Peer::start().await;
+    let once = ClientOptions {
+        retry: RetryPolicy::NONE,
+        ..options(wire)
+    };
+    let client = Client::connect_with([peer.address.clone()], once)
+        .await
+        .unwrap();
+    client.put("a", "1").await.unwrap();
+    peer.is_behind_what_answers(Between::Http(503));
+    // Over another stream.
+    let large = vec![0; dengine_protocol::FRAME_BYTES_MAX];
+    let told = client.put("a", large).await.unwrap_err().to_string();
+    assert!(told.contains("503"), "{told}");
+    assert!(!told.contains("--listen-client"), "{told}");
 }
 
 #[tokio::test]

@@ -56,7 +56,6 @@ pub(crate) fn explained(error: anyhow::Error, cluster: &impl Cluster) -> anyhow:
     let strange = match error.downcast_ref::<Error>() {
         Some(Error::Unavailable { .. }) => true,
         Some(Error::Refused { code, .. }) => *code == tonic::Code::Unimplemented,
-        Some(Error::UnknownOutcome { message }) => message.is_empty(),
         _ => false,
     };
     match strange {

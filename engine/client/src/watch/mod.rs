@@ -280,6 +280,9 @@ impl Watch {
     fn failed(&mut self, route: &WatchRoute, failure: Failure, took: Duration) -> Result<()> {
         self.place = Place::Nowhere;
         self.leave(route, &failure);
+        let limit = self.shared.options.request_timeout;
+        let stranger = self.shared.pool.unproven(route.route());
+        let failure = failure.at(stranger.filter(|_| took < limit).as_deref());
         let policy = self.shared.options.retry;
         self.failures.add(&failure.proof, took);
         if !failure.proof.may_pass(Operation::Read) || !policy.may_retry(self.failures) {
