@@ -148,6 +148,3 @@ impl Request {
         done.map_err(|error| end::explained(error, cluster))
     }
 }
-
-#[cfg(test)]
-mod tests;

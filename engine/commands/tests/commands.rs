@@ -1,11 +1,13 @@
 //! Command lines, and what they come to at a member that is scripted.
 
-use clap::{CommandFactory, Parser};
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use clap::{Args, CommandFactory, Parser};
+use dengine_client::{Client, ClientOptions};
+use dengine_commands::{Cluster, EXIT_OK, KeyCommand, told};
 use dengine_fake_kv::{Peer, Step};
 use tokio::net::TcpListener;
 use tonic::Code;
-
-use super::*;
 
 #[derive(Debug, Parser)]
 struct Program {
