@@ -1,6 +1,6 @@
 //! Members on addresses of this machine.
 
-use dengine_fake_members::FakeCluster;
+use dengine_fake_kv::FakeCluster;
 use tokio::net::TcpListener;
 
 const CLUSTER_ID: u64 = 7;

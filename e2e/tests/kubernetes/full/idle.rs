@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use dengine_crds::{DEngineCluster, conditions, names};
 use dengine_e2e::cluster::Cluster;
 use dengine_e2e::{observe, product};
-use dengine_fake_members::FakeCluster;
+use dengine_fake_kv::FakeCluster;
 use dengine_protocol::ports;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;

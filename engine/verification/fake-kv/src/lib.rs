@@ -1,6 +1,6 @@
-//! A server of DEngine's protocol on loopback, for tests of clients: a real tonic server whose
-//! answers the test scripts. It keeps keys in a map so that answers are true; it is no model of
-//! DEngine.
+//! A server of DEngine's protocol on loopback, for tests of clients and of the operator: a real
+//! tonic server whose answers the test scripts. It keeps keys in a map so that answers are true,
+//! and shows a cluster in which nothing happens; it is no model of DEngine.
 //!
 //! What may not live here: anything that compiles the client or the engine.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
@@ -10,6 +10,7 @@ mod kv;
 mod load;
 mod watch;
 
+pub use admin::FakeCluster;
 pub use load::Load;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -94,6 +95,8 @@ struct State {
     cancelled: Vec<u64>,
     cluster_id: u64,
     term: u64,
+    /// Where its admin port is, if this is another one.
+    admin_port: String,
     seen: Seen,
     /// Whom its frames name.
     leader: String,
@@ -108,6 +111,9 @@ struct State {
 pub struct Peer {
     /// Where it listens.
     pub address: String,
+    cluster: Arc<FakeCluster>,
+    /// Which of its members this is.
+    place: usize,
     load: Arc<Load>,
     state: Arc<Mutex<State>>,
 }
@@ -126,28 +132,39 @@ impl Peer {
 
     /// The same, on a port of the caller's.
     pub fn listening(listener: TcpListener, script: impl IntoIterator<Item = Step>) -> Self {
-        Self::serving(listener, script, Load::default())
+        Self::serving(listener, script, Load::default(), Self::alone())
     }
 
     /// Behaves so under load.
     pub async fn under(load: Load) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let peer = Self::serving(listener, [], load);
+        let peer = Self::serving(listener, [], load, Self::alone());
         peer.state.lock().unwrap().live = Some(Vec::new());
         peer
     }
 
-    fn serving(listener: TcpListener, script: impl IntoIterator<Item = Step>, load: Load) -> Self {
+    fn alone() -> (FakeCluster, usize) {
+        (FakeCluster::default(), 0)
+    }
+
+    fn serving(
+        listener: TcpListener,
+        script: impl IntoIterator<Item = Step>,
+        load: Load,
+        (cluster, place): (FakeCluster, usize),
+    ) -> Self {
         let address = listener.local_addr().unwrap().to_string();
         let state = State {
             script: script.into_iter().collect(),
             revision: 1,
-            cluster_id: 7,
+            cluster_id: cluster.id,
             term: 2,
             ..State::default()
         };
         let peer = Peer {
             address,
+            cluster: Arc::new(cluster),
+            place,
             load: Arc::new(load),
             state: Arc::new(Mutex::new(state)),
         };
