@@ -5,7 +5,7 @@
 //! again. Where processors are busy the one that is woken takes the place of the one that woke it,
 //! and then waits for it: at once where both are equals, and for tens of milliseconds where the
 //! sender is a thread of lower priority, and everything that the receiver decides with it. Here the
-//! lock is held to put something in, and whoever sleeps is woken after that.
+//! lock is held to put something in, and a receiver that sleeps is woken after that.
 //!
 //! A sender may also take the place of a receiver that sleeps, and take out what there is
 //! ([`Loan`]): while little is under way, to be woken takes longer than what is to be done.
@@ -67,13 +67,13 @@ struct State<T> {
     sleep: Sleep,
     /// How the receiver sleeps, or would again after a loan.
     rest: Rest,
-    /// Whoever had the receiver's place has something for it to see to.
+    /// The sender that had the receiver's place has something for it to see to.
     recalled: bool,
     /// There is no receiver any more.
     is_closed: bool,
 }
 
-/// Whether the receiver sleeps, or is about to, and nobody has woken it.
+/// Whether the receiver sleeps, or is about to, and is not woken yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sleep {
     Awake,
@@ -280,7 +280,7 @@ impl<T> Receiver<T> {
             return Ok(item);
         }
         let mut state = self.shared.lock();
-        // Once: whoever has its place meanwhile may change how it rests.
+        // Once: the sender that has its place meanwhile may change how it rests.
         state.rest = rest;
         loop {
             let left = rest
@@ -307,7 +307,7 @@ impl<T> Receiver<T> {
                     let waited = woken.wait_timeout(state, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
-                // Whoever has its place sees that the time is over.
+                // The sender that has its place sees that the time is over.
                 Some(_) | None => woken.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }
@@ -397,8 +397,8 @@ impl<T> State<T> {
 }
 
 impl<T> Drop for Receiver<T> {
-    /// What is left is dropped with it, so that whoever waits for what it would have become learns
-    /// that it will not.
+    /// What is left is dropped with it, so that callers that wait for what it would have become
+    /// learn that it will not.
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.is_closed = true;

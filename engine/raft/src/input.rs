@@ -37,7 +37,7 @@ pub enum Input {
     Read {
         /// To answer with.
         token: Token,
-        /// Who is to confirm it.
+        /// How it is to be confirmed.
         confirm: Confirm,
     },
     /// Hand leadership over. Answered by [`Output::Transferred`](crate::Output::Transferred) or
@@ -104,7 +104,7 @@ pub enum Write {
     Command {
         command: EncodedCommand,
         /// The client's address: while several write, their writes are proposed in turns. `None`
-        /// for the member's own, which wait for nobody.
+        /// for the member's own, which take no turns.
         from: Option<IpAddr>,
     },
     /// A change of the members.
@@ -115,7 +115,7 @@ impl Write {
     /// Makes sure that the members as they are outlive any crash of a quorum: an entry behind the
     /// last change of them takes the news that the change is committed onto the disks of one.
     /// Without that, members that restart would still count votes by the members before, and might
-    /// wait for somebody who is gone.
+    /// wait for one that is gone.
     #[must_use]
     pub fn settle() -> Self {
         let command = EncodedCommand {
@@ -195,7 +195,7 @@ pub enum Successor {
     Named(MemberId),
     /// The voter that would take over soonest, rather one that is fit to lead than one that is not.
     Soonest,
-    /// The same of those that have said that they are fit, or nobody: for a leader that is not, and
+    /// The same of those that have said that they are fit, or none: for a leader that is not, and
     /// is no worse than others that are not.
     Fit,
 }

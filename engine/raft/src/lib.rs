@@ -10,7 +10,7 @@
 //!
 //! ```text
 //!  the shell                     │ this crate
-//!  who waits, as channels;       │ what happens in which order;
+//!  callers, as channels;         │ what happens in which order;
 //!  threads and queues            │ no thread, no queue, no clock
 //!                                │
 //!                   Input ───────┼─▶ Replica ──▶ Consensus ──▶ the `raft` crate
@@ -19,7 +19,7 @@
 //!        ├─ Log(LogJob) ─────────┼─▶ LogWriter ── Persisted ──▶ Input
 //!        ├─ Apply(ApplyJob) ─────┼─▶ Applier ──── Applied ────▶ Input, and answers
 //!        ├─ Send ─▶ peers ─▶ Message ─▶ Input
-//!        └─ MayRead, Refused, Lost, Forgotten, Transferred ─▶ who waits
+//!        └─ MayRead, Refused, Lost, Forgotten, Transferred ─▶ callers
 //! ```
 //! [`Replica`](replica::Replica) and consensus speak of the same [`Output`]s: what consensus wants
 //! done passes through the replica, which takes note of some of it and holds reads back until what
@@ -31,15 +31,15 @@
 //! are two: `engine/src/node` (threads) and `engine/verification/simulator` (one thread, which
 //! chooses who goes on).
 //!
-//! Who waits is the shell's too. It draws a [`Token`] for each request
+//! Callers are the shell's too. It draws a [`Token`] for each request
 //! ([`Replica::name`](replica::Replica::name)), keeps the waiting caller under it, and reports on
 //! request whether the caller still waits.
 //!
 //! # The way of a write
 //! ```text
-//!  shell        name() ─▶ Token, kept with who waits
+//!  shell        name() ─▶ Token, kept with the caller
 //!     │ Input::Write { token, Write::Command { command, from } }
-//!  replica      turns.rs      until it is this client's turn, or nobody waits any more
+//!  replica      turns.rs      until it is this client's turn, or its caller is gone
 //!     │         versions.rs   in a version that every member reads
 //!     │         proposals.rs  all whose turn it is become one batch, each with a context
 //!     │ Proposal { context, data }
@@ -53,7 +53,7 @@
 //!  replica      pending.rs    is the entry that was committed there the one that was put there?
 //!     │         its context says so: it is awaited
 //!     │         another one: it is in no log that counts ───────────▶ Output::Lost
-//!     │         displaced before that: nobody can know ─────────────▶ Output::Forgotten
+//!     │         displaced before that: unknown ─────────────────────▶ Output::Forgotten
 //!  applier      the state machine applies it: Done { range, answers }
 //!     │ (Token, Written) ─▶ the shell answers;  range ──────────────▶ Input::Applied
 //! ```
@@ -65,7 +65,7 @@
 //!  replica      reads.rs      removed: ──────────────────────────────▶ Output::Refused
 //!     │         a lease read waits until the clock was read once more
 //!  consensus    lease.rs      the lease holds: confirmed at the commit index
-//!     │         reads.rs      else one round for all that wait; too many, or nobody answers:
+//!     │         reads.rs      else one round for all that wait; too many, or no answer:
 //!     │                       ──────────────────────────────────────▶ Output::Refused
 //!     │ Output::MayRead { tokens, index }
 //!  replica      reads.rs      held back until what is applied reaches the index

@@ -9,8 +9,8 @@ use dengine_log::Position;
 use dengine_types::{Entry, HardState, Index, MemberId, Term};
 
 /// Something to be done. Outputs are carried out in order. [`Output::Log`] and [`Output::Apply`]
-/// may be done there and then, or each be given to a thread that keeps their order; whoever does
-/// them reports with [`Input::Persisted`](crate::Input::Persisted) and
+/// may be done there and then, or each be given to a thread that keeps their order; it then
+/// reports with [`Input::Persisted`](crate::Input::Persisted) and
 /// [`Input::Applied`](crate::Input::Applied).
 #[derive(Debug)]
 pub enum Output {

@@ -29,8 +29,8 @@ const PREFIX_BYTES: usize = 4;
 const COPIED_BYTES_MAX: usize = 4 << 10;
 /// Pieces that are given to one write.
 const SLICES_MAX: usize = 16;
-/// Memory that is made for a frame which has begun to arrive, at a time: whoever only says that a
-/// large one follows gets no more.
+/// Memory that is made for a frame which has begun to arrive, at a time: a peer that only says
+/// that a large one follows gets no more.
 const GROWS_BY_BYTES: usize = 64 << 10;
 
 /// What is read at once, at least: most frames are smaller.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// What the thread is given: entries, and who waits for some of them.
+/// What the thread is given: entries, and the callers that wait for some of them.
 pub(super) struct Apply {
     pub(super) job: ApplyJob,
     pub(super) callers: Vec<(Token, Option<Awaited>)>,
@@ -83,7 +83,7 @@ impl ApplyThread {
         self.flush.applied(applied.bytes);
         let members_changed = applied.membership.is_some();
         let told = Input::Applied(applied).into();
-        // If the replica is gone, nobody needs to know.
+        // If the replica is gone, it need not know.
         let _ = match members_changed {
             true => self.replica.send(told),
             false => self.replica.send_quietly(told),

@@ -28,7 +28,7 @@ impl Callers {
         self.transfers.insert(token, caller);
     }
 
-    /// Whether nobody waits for it any more.
+    /// Whether its caller waits no more.
     pub(super) fn is_gone(&self, token: Token) -> bool {
         if let Some(write) = self.writes.get(&token) {
             return write.is_gone();
@@ -74,7 +74,7 @@ impl Callers {
         }
     }
 
-    /// Nobody knows what becomes of this write.
+    /// What becomes of this write is unknown.
     pub(super) fn forget(&mut self, token: Token) {
         self.writes.remove(&token);
     }

@@ -1,6 +1,6 @@
 //! The thread that flushes the state machine, so that a restart has little of the log to replay.
 //!
-//! Beside the applier, not in it: a flush waits for the disk, and nobody's write should.
+//! Beside the applier, not in it: a flush waits for the disk, and no write should.
 
 use super::inbox::ToReplica;
 use super::space::Space;
@@ -55,7 +55,7 @@ impl FlushTrigger {
     }
 }
 
-/// Works until nobody can ask any more. On a disk without room for it nothing is flushed, for
+/// Works until all senders are gone. On a disk without room for it nothing is flushed, for
 /// RocksDB writes nothing for a while once it found no space: the log keeps what it needs, and asks
 /// again when it is full.
 pub(super) fn run(
@@ -72,7 +72,7 @@ pub(super) fn run(
         match flusher.flush() {
             Ok(index) => {
                 tracing::debug!(index = index.0, "flushed the state machine");
-                // If the replica is gone, nobody needs to know.
+                // If the replica is gone, it need not know.
                 let _ = replica.send(Input::Flushed(index).into());
             }
             // It is asked for again when the log is full.

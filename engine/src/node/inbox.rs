@@ -37,13 +37,13 @@ impl<T> Reply<T> {
         (Self(reply), answer)
     }
 
-    /// Whether nobody waits any more.
+    /// Whether the caller waits no more.
     pub(super) fn is_gone(&self) -> bool {
         self.0.is_closed()
     }
 
     pub(super) fn answer(self, answer: Result<T, RequestError>) {
-        // Whoever asked may have given up.
+        // The caller may have given up.
         let _ = self.0.send(answer);
     }
 }
@@ -74,7 +74,7 @@ impl PeerStream {
 }
 
 /// What reaches the replica thread: what its replica takes in, and what this shell adds to it,
-/// which is who waits, and what a message holds while it is queued.
+/// which is the callers, and what a message holds while it is queued.
 pub(crate) enum ToReplica {
     /// For the replica as it is.
     Input(Input),

@@ -46,7 +46,7 @@ pub(super) async fn supervise(node: Weak<Inner>, mut installs: UnboundedReceiver
 async fn failure(
     installing: impl Future<Output = Result<(), StartError>> + Send + 'static,
 ) -> Option<Fatal> {
-    // A task of its own, so that a panic is told as well: nobody else would, and the member would
+    // A task of its own, so that a panic is told as well: nothing else would, and the member would
     // neither serve nor end.
     match tokio::spawn(installing).await {
         Ok(Ok(())) => None,

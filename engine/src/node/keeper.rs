@@ -60,7 +60,7 @@ impl KeeperThread {
             .keeper
             .work(leads, self.command_gate.version(), clock::now)?;
         if !commands.is_empty() {
-            // If the replica is gone, nobody needs to know.
+            // If the replica is gone, it need not know.
             let _ = self.replica.send(Input::Propose(commands).into());
         }
         self.look_at_disk(leads.is_some(), stalled);
@@ -71,14 +71,14 @@ impl KeeperThread {
         self.space.look_and_tell();
         let low = self.space.is_low();
         if self.told_low.is_due(low, Instant::now()) {
-            // If the replica is gone, nobody needs to know.
+            // If the replica is gone, it need not know.
             let _ = self.replica.send(Input::LowOnSpace(low).into());
         }
         if self
             .hand_overs
             .is_due(low || stalled, leads, Instant::now())
         {
-            // Whoever's disk gets on leads better than one whose disk does not, even if it is
+            // A member whose disk gets on leads better than one whose disk does not, even if it is
             // nearly full.
             self.hand_over(if stalled {
                 Successor::Soonest
@@ -94,7 +94,7 @@ impl KeeperThread {
 
     fn hand_over(&self, to: Successor) {
         let (caller, _) = Reply::channel();
-        // If the replica is gone, nobody needs to know.
+        // If the replica is gone, it need not know.
         let _ = self.replica.send(ToReplica::Transfer(to, caller));
     }
 

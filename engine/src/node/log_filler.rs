@@ -22,7 +22,7 @@ impl LogFiller {
         let (pieces, due) = mpsc::channel::<Piece<RealDisk>>();
         let (done, filled) = mpsc::channel();
         let work = move || {
-            // If the log's thread is gone, the file is cleared away by whoever opens the log next.
+            // If the log's thread is gone, the file is cleared away when the log is opened next.
             due.iter().all(|piece| done.send(piece.fill()).is_ok());
         };
         let thread = std::thread::Builder::new()

@@ -90,8 +90,8 @@ pub struct Node {
 
 struct Inner {
     config: Config,
-    /// Where it was started. Whoever has it become a member, or sends it a snapshot, may be served
-    /// by others.
+    /// Where it was started. Callers that have it become a member, or send it a snapshot, may be
+    /// served by others.
     threads: Handle,
     folder_id: String,
     /// Fields are dropped in this order: everything up to `folder` is dropped before it, so the
@@ -440,7 +440,7 @@ impl Node {
     pub async fn shutdown(&self) -> Result<(), Fatal> {
         self.inner.listener.stop();
         let stage = std::mem::replace(&mut *self.write_stage(), Stage::Stopped);
-        // Whoever else shuts this member down waits for the lock, and so for the threads.
+        // Another caller that shuts this member down waits for the lock, and so for the threads.
         let folder = self.inner.folder.lock().await;
         if let Stage::Running(running) = stage {
             running.stop().await;
@@ -537,7 +537,7 @@ impl Node {
     }
 
     /// Records this identity in the data directory and starts the member, unless either was done
-    /// before. That goes on to its end even if nobody waits for it any more: a member that knows
+    /// before. That goes on to its end even if the caller is gone: a member that knows
     /// who it is and does nothing is taken for one that runs. If an earlier call came no further
     /// than the identity, this one starts it.
     async fn become_member(

@@ -1,6 +1,6 @@
 //! What a member says that finds itself no longer, or elsewhere, among the members that its own log
 //! tells of. If it was removed and the log does not tell, the peers do (`transport/outbound.rs`):
-//! they stop sending to who is removed, often before it has heard why.
+//! they stop sending to a removed member, often before it has heard why.
 
 use dengine_kv::Membership;
 use dengine_types::MemberId;

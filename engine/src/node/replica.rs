@@ -65,7 +65,7 @@ pub(super) struct ReplicaWorker {
     pub(super) counted: Counts,
     pub(super) stages: Stages,
     pub(super) next_tick: Instant,
-    /// Of messages that were refused: whoever reaches the port of peers decides how many.
+    /// Of messages that were refused: any sender decides how many.
     pub(super) refusals: Lines,
     /// The keeper's thread ends with this.
     pub(super) _keeper_lives: Sender<()>,
@@ -243,7 +243,7 @@ impl ReplicaWorker {
                 return ControlFlow::Break(());
             }
             Output::Install { base, hard_state } => {
-                // If nobody installs it, the node is gone and this thread with it.
+                // If it is not installed, the node is gone and this thread with it.
                 let _ = self.installs.send(Install { base, hard_state });
                 return ControlFlow::Break(());
             }

@@ -156,8 +156,8 @@ impl Running {
         Arc::clone(&self.peers.membership.borrow())
     }
 
-    /// Replicates commands. Their permits come back when all are answered, or nobody waits for them
-    /// any more. `held` counts what they return, and bounds it.
+    /// Replicates commands. Their permits come back when all are answered, or their callers are
+    /// gone. `held` counts what they return, and bounds it.
     pub(super) async fn write_all(
         &self,
         requests: Vec<kv::Request>,

@@ -70,7 +70,7 @@ impl Snapshots {
         Some(meta)
     }
 
-    /// Nobody needs it any more, except for those who are being sent it.
+    /// It is not needed any more, except by followers that are being sent it.
     pub(super) fn forget(&mut self) {
         if let Some(snapshot) = self.made.take() {
             // Its files may go with it, and that takes a while.
@@ -92,7 +92,7 @@ async fn report(
     make: impl FnOnce() -> Result<Made, MakeError> + Send + 'static,
 ) {
     let made = tokio::task::spawn_blocking(make).await;
-    // A panic is a failure like any other: whoever waits for this snapshot must hear of it.
+    // A panic is a failure like any other: callers that wait for this snapshot must hear of it.
     let made = match made.map_err(MakeError::from).flatten() {
         Ok(made) => Some(made),
         Err(MakeError::Store(error @ StoreError::Corrupt(_))) => {
@@ -106,7 +106,7 @@ async fn report(
             None
         }
     };
-    // If the replica is gone, nobody needs to know.
+    // If the replica is gone, it need not know.
     let _ = inbox.send(ToReplica::SnapshotMade(made));
 }
 

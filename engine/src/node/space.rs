@@ -73,7 +73,7 @@ impl Space {
         Ok(self.note(self.free_bytes_now()?))
     }
 
-    /// How much is free now; for whoever looks at the disk, nothing has changed.
+    /// How much is free now; what the last look noted stays.
     ///
     /// # Errors
     /// The system does not say.
@@ -133,7 +133,7 @@ impl Space {
             Command::Put { .. } | Command::CompareAndSwap { .. } | Command::OpenSession { .. } => {
                 true
             }
-            // Conditional deletes among them, the only way to delete what nobody else has changed.
+            // Conditional deletes among them: only they delete what no other client has changed.
             Command::Batch(batch) => batch.puts(),
             Command::Delete { .. }
             | Command::Compact { .. }

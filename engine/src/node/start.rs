@@ -90,7 +90,7 @@ impl Threads {
 /// What the threads share, and what makes each.
 struct Parts<'a> {
     start: &'a Start,
-    /// Of whoever starts the member.
+    /// Of the caller that starts the member.
     runtime: &'a Handle,
     machine: &'a StateMachine<RocksStore>,
     inbox: Inbox,
@@ -134,7 +134,7 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     let keeper = parts.keeper(&replica, reclaimer_lives);
     let reclaimer = parts.reclaimer();
     let mut replica = parts.replica(replica, log.reader(), jobs, keeper_lives);
-    // Before anybody can ask: who has an identity must never be taken for one that waits for it.
+    // Before any caller can ask: a member with an identity must never seem to wait for one.
     replica.publish();
     let log = parts.log_thread(log)?;
     let flusher = machine.flusher();
@@ -312,9 +312,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Whoever reads tells its own caller what is wrong. Damage ends the member besides, as it does
-/// where entries are applied: what it can not read any more others have, and whoever looks after it
-/// replaces it.
+/// A reader tells its own caller what is wrong. Damage ends the member besides, as it does where
+/// entries are applied: what it can not read any more others have, and its operator replaces it.
 fn end_when_damaged(machine: &StateMachine<RocksStore>, replica: Sender<ToReplica>) {
     machine.on_damage(move |error| {
         // If the replica is gone, somebody reported before, or a snapshot replaces this state.

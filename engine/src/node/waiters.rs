@@ -1,6 +1,6 @@
 //! The callers of calls that are made together; each has its own deadline and may cancel earlier.
 //!
-//! What nobody waits for any more is not begun: a write is not proposed, a key is not read.
+//! A call whose caller is gone is not begun: a write is not proposed, a key is not read.
 
 use crate::error::RequestError;
 use crate::write_bytes::Counting;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Who waits for the calls of one group, in their order.
+/// The callers of one group of calls, in their order.
 #[derive(Debug)]
 pub(crate) struct Waiters(Box<[Waiter]>);
 
@@ -38,7 +38,7 @@ impl Waiters {
         self.0.len()
     }
 
-    /// Until when at least one of them waits; `None` if there is nobody.
+    /// Until when at least one of them waits; `None` if there is none.
     pub(crate) fn latest(&self) -> Option<Instant> {
         self.0.iter().map(|it| it.until).max()
     }
@@ -64,7 +64,7 @@ impl Waiters {
 /// Answers one of several writes, which may each be waited for in its own way.
 pub(crate) struct Awaited {
     reply: WriteReply,
-    /// Who waits for it, among others, and its place there.
+    /// The group that its caller is in, and its place there.
     waiter: Option<(Arc<Waiters>, usize)>,
     /// Counts its bytes with those of the others: it may lie in a queue for longer than anybody
     /// waits for it.
@@ -84,7 +84,7 @@ impl Awaited {
         self
     }
 
-    /// Whether nobody waits any more.
+    /// Whether its caller waits no more.
     pub(super) fn is_gone(&self) -> bool {
         let waiter = self.waiter.as_ref();
         waiter.is_some_and(|(waiters, place)| waiters.has_left(*place, Instant::now()))

@@ -1,15 +1,15 @@
-//! Whose thread takes a turn of the replica: its own, or that of whoever has something for it.
+//! Whose thread takes a turn of the replica: its own, or that of a sender with something for it.
 //!
 //! To wake a thread takes longer than most of what the replica does then. So while little is under
-//! way, whoever puts something into its queue takes the turn at once, in the place of the replica's
-//! thread, which sleeps on: a runtime thread that has read a write or a peer's message, or the log
-//! writer's thread that has synced. Under load the thread works, on all that queued meanwhile. The
-//! replica goes over to it with the first turn that found much or took long, and back once it has
-//! been quiet for a moment.
+//! way, a sender that puts something into its queue takes the turn at once, in place of the
+//! replica's thread, which sleeps on: a runtime thread that has read a write or a peer's message,
+//! or the log writer's thread that has synced. Under load the thread works, on all that queued
+//! meanwhile. The replica goes over to it with the first turn that found much or took long, and
+//! back once it has been quiet for a moment.
 //!
 //! What may be done so waits for nothing. Disks are waited for by the log writer's thread and the
 //! applier's alone: a runtime thread that did would take its timers and sockets with it, for tokio
-//! lets nobody else poll them.
+//! lets no other thread poll them.
 
 use super::metrics;
 use crate::error::Fatal;
@@ -71,7 +71,7 @@ pub(super) struct WorkerThread<T, W> {
     shared: Arc<Shared<W>>,
 }
 
-/// What a worker works on: for its thread, and for callers. It is theirs by turns, so nobody waits
+/// What a worker works on: for its thread, and for callers. It is theirs by turns, so none waits
 /// for the lock.
 struct Shared<W> {
     name: &'static str,
@@ -217,7 +217,7 @@ impl<W> State<W> {
 }
 
 impl<T: Send + 'static, W: Work<T>> WorkerThread<T, W> {
-    /// Works until it ends, or nobody can send it anything any more.
+    /// Works until it ends, or all senders are gone.
     pub(super) fn run(self, work: W) {
         self.shared.lock().work = Some(work);
         // Also in a panic: others wait for what it lets go of.

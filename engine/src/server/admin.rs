@@ -32,11 +32,11 @@ use super::watch::WatchCount;
 use crate::config::Config;
 use crate::node::{NewMember, Node};
 
-/// What the port of clients serves: it changes nothing, and costs little. Whoever adds an RPC need
-/// not think of that port: what is not named here is refused there.
+/// What the port of clients serves: it changes nothing, and costs little. A new RPC needs no
+/// thought of that port: what is not named here is refused there.
 const FOR_CLIENTS: &[&str] = &["Status", "Members"];
 
-/// A hash reads everything; whoever asked for it usually gives up long before.
+/// A hash reads everything; its caller usually gives up long before.
 const HASH_PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Hashes, and snapshots, that are made at once. Each of either uses the whole disk.

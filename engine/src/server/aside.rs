@@ -1,10 +1,10 @@
-//! Reads that take a while: on threads where they hold up nobody, in turns that no client has all
+//! Reads that take a while: on threads where they hold up no other, in turns that no client has all
 //! of, and no longer than somebody waits for them.
 //!
 //! The threads have less of a processor than all others while these want it, so that a thousand
 //! scans are slow and nothing else is. There are few, for more would only wait for each other's
-//! disk; whose turn is next goes round by address, so that who asks for little need not wait behind
-//! who asks for much.
+//! disk; whose turn is next goes round by address, so that a client that asks for little need not
+//! wait behind one that asks for much.
 //!
 //! A read that went on after its caller left would keep a thread that others need too, and the
 //! state open that a snapshot is to replace.
@@ -38,13 +38,13 @@ pub(super) struct Aside(Arc<Shared>);
 
 struct Shared {
     turns: Turns,
-    /// Where turns are waited for: a turn that was given to who is not polled, on threads of lower
-    /// priority, would be had by nobody.
+    /// Where turns are waited for: a turn that was given to a task that is not polled, on threads
+    /// of lower priority, would be lost.
     usual: Handle,
     threads: Handle,
 }
 
-/// Ends the read when it is dropped, as it is with whoever waits.
+/// Ends the read when it is dropped, as it is with the task that waits.
 pub(super) struct Waiting(Arc<AtomicBool>);
 
 impl Waiting {
@@ -61,7 +61,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Threads for them. To be ended by whoever runs the server, after those who wait for them.
+/// Threads for them. The server ends them, after those that wait for them.
 ///
 /// # Errors
 /// The system gives no more threads.

@@ -345,7 +345,7 @@ impl http_body::Body for Arriving {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = &mut *self;
-        // Whoever serves a stream goes on as long as there are requests.
+        // A task that serves a stream goes on as long as there are requests.
         ready!(give_way(context));
         let frame = match Pin::new(&mut this.body).poll_frame(context) {
             Poll::Pending => {
@@ -473,8 +473,8 @@ mod tests {
         }
     }
 
-    /// What is read before its write is proposed went on for longer, and then nobody was there to
-    /// be told that nothing was changed.
+    /// What is read before its write is proposed went on for longer, and then no caller was there
+    /// to be told that nothing was changed.
     #[test]
     fn until_when_a_caller_waits_is_known() {
         let mut request = tonic::Request::new(());
@@ -584,7 +584,7 @@ mod tests {
         let [prefix, rest] = [0..2, 2..15].map(|part| whole.slice(part));
         send.send(Ok(Frame::data(prefix))).await.unwrap();
         assert!(arriving.frame().await.unwrap().is_ok());
-        // It is waited for from here on, and nobody knows yet for how long.
+        // It is waited for from here on, and it is not known yet for how long.
         assert!(timeout(PATIENCE / 4, arriving.frame()).await.is_err());
         send.send(Ok(Frame::data(rest))).await.unwrap();
         assert!(arriving.frame().await.unwrap().is_ok());

@@ -58,9 +58,9 @@ pub(super) enum Effect {
 #[derive(Clone, Debug)]
 pub(super) struct Forwarder {
     links: Arc<Mutex<HashMap<String, Link>>>,
-    /// Where they are served, whoever is the first to use one: the threads of a client may be of
-    /// lower priority ([`Sources`](crate::connections::Sources)), and everybody's requests pass
-    /// over the same link.
+    /// Where they are served, whichever caller is the first to use one: the threads of a client may
+    /// be of lower priority ([`Sources`](crate::connections::Sources)), and everybody's requests
+    /// pass over the same link.
     threads: Handle,
     timeout: Duration,
     /// Of none, from which each leader's are counted.
@@ -391,7 +391,7 @@ mod tests {
             ..Limits::default()
         };
         let forwarder = usual.block_on(async { Forwarder::new(&limits) });
-        // Nobody accepts what the system connects.
+        // Nothing accepts what the system connects.
         let leader = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let leader = LeaderHint {
             id: MemberId(1),
@@ -418,7 +418,7 @@ mod tests {
             max_pending_proposal_bytes: 8 << 20,
             ..Limits::default()
         });
-        // Nobody accepts what the system connects.
+        // Nothing accepts what the system connects.
         let leaders = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
         let put = |to: usize, client: u8| {
             let leader = Some(LeaderHint {
@@ -471,7 +471,7 @@ mod tests {
     /// They waited for five seconds, and those of the next leader's first three behind them.
     #[tokio::test]
     async fn writes_that_wait_for_a_leader_that_hangs_are_given_up_when_another_one_leads() {
-        // Nobody accepts what the system connects.
+        // Nothing accepts what the system connects.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let hint = |id, client_address| LeaderHint {
             id: MemberId(id),

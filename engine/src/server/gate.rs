@@ -114,7 +114,7 @@ impl Places {
         }
     }
 
-    /// All of `count`; `None` if who has `own` may not have so many.
+    /// All of `count`; `None` if a client with `own` may not have so many.
     fn take_all(&self, count: u32, own: usize) -> Option<OwnedSemaphorePermit> {
         let taken = self.limit.saturating_sub(self.free.available_permits());
         let more = self.share.more(self.limit, taken, own);
@@ -124,7 +124,7 @@ impl Places {
         Arc::clone(&self.free).try_acquire_many_owned(count).ok()
     }
 
-    /// As many of `count` as there are and who has `own` may have; `None` if it is not one.
+    /// As many of `count` as there are and a client with `own` may have; `None` if it is not one.
     pub(super) fn take(&self, count: u32, own: usize) -> Option<OwnedSemaphorePermit> {
         loop {
             let taken = self.limit.saturating_sub(self.free.available_permits());
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(others(1_900), [false; 3]);
     }
 
-    /// Who has many writes under way had others refused, and those let in wait for all of them.
+    /// A client with many writes under way had others refused, and those let in wait for them all.
     #[test]
     fn of_writes_one_client_has_half_and_reads_go_on_beside_them() {
         let (gate, greedy, other) = (Gate::with(100, 40, 1, None), source(1), source(2));

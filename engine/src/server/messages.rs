@@ -74,7 +74,7 @@ fn lifecycle(lifecycle: Lifecycle) -> v1::Lifecycle {
     }
 }
 
-/// Who waits for an identity has no part in any cluster.
+/// A member that waits for an identity has no part in any cluster.
 fn role(lifecycle: Lifecycle, role: Role) -> v1::Role {
     match (lifecycle, role) {
         (Lifecycle::Waiting, _) => v1::Role::Unspecified,

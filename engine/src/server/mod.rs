@@ -71,7 +71,7 @@ use crate::node::Node;
 pub use self::threads::ServerThreads;
 pub use crate::connections::TASKS_BETWEEN_EVENTS;
 
-/// For clients, people and operators. What has arrived and nobody takes is not counted while it
+/// For clients, people and operators. What has arrived and is not taken is not counted while it
 /// lies in a stream's window, which carries 128 MB/s over a round trip of a millisecond, and 6 over
 /// one of twenty. A connection's window bounds nothing more: h2 takes half of it as leave for small
 /// frames that wait, at 256 bytes each, before it ends the connection, and streams of calls may
@@ -99,7 +99,7 @@ const CONNECTION_BYTES: usize = 64 << 10;
 const ADMIN_REQUEST_BYTES_MAX: usize = 64 << 10;
 /// People and operators on the admin port.
 const ADMIN_CONNECTIONS_MAX: usize = 64;
-/// Probes and scrapes. Each takes a moment, so that who is there longest makes room.
+/// Probes and scrapes. Each takes a moment, so that the oldest makes room.
 const MONITOR_CONNECTIONS_MAX: usize = 64;
 /// Two keys and some flags; see
 /// [`config::Limits::max_key_bytes`](crate::config::Limits::max_key_bytes).

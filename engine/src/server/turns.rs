@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::connections::Share;
 
-/// Who wants one; `None`: this member itself, or people who look after it.
+/// The client address that wants one; `None`: this member itself, or its operators.
 pub(super) type Whose = Option<IpAddr>;
 
 /// So many turns at a time.
@@ -36,7 +36,7 @@ struct Bounds {
 struct Lines {
     taken: usize,
     by_address: HashMap<Whose, Line>,
-    /// Who waits, each once; the next first.
+    /// Addresses that wait, each once; the next first.
     round: VecDeque<Whose>,
 }
 
@@ -83,7 +83,7 @@ impl Turns {
                 }
                 lines.wait(whose)
             };
-            // It is given, or dropped by whoever could not give it.
+            // It is given, or dropped where it could not be given.
             if let Ok(turn) = waits.await {
                 return turn;
             }
@@ -91,7 +91,7 @@ impl Turns {
     }
 
     /// Waits for a turn on `threads`, and reads in it where `blocking` may block. However long it
-    /// takes until whoever wants it is polled again, which on threads of lower priority may be
+    /// takes until the caller is polled again, which on threads of lower priority may be
     /// long: neither is a turn kept that was given, nor one in which all was read.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl Turns {
             };
             blocking.spawn_blocking(read).await
         });
-        // Who has left before its turn wants it no more.
+        // A caller that left before its turn wants it no more.
         AbortOnDropHandle::new(reading).await.flatten()
     }
 }
@@ -124,7 +124,7 @@ impl Turn {
         let longer = {
             let mut lines = self.shared.lines();
             let line = lines.by_address.entry(self.whose).or_default();
-            // Several may end at once: whoever makes it longer looks after its end.
+            // Several may end at once: the one that makes it longer looks after its end.
             let longer = line.rests.is_none_or(|rests| rests < until);
             if longer {
                 (line.rests, line.single) = (Some(until), Some(until + time));
@@ -197,7 +197,7 @@ impl Lines {
         }
     }
 
-    /// Whether nobody of that address waits.
+    /// Whether no caller of that address waits.
     fn is_first(&self, whose: Whose) -> bool {
         let line = self.by_address.get(&whose);
         line.is_none_or(|line| line.waiting.is_empty())
@@ -222,7 +222,7 @@ impl Lines {
         if line.waiting.is_empty() {
             self.round.push_back(whose);
         }
-        // Those that left, now and then: nobody has a turn while its address rests.
+        // Those that left, now and then: none has a turn while its address rests.
         if line.waiting.len().is_power_of_two() {
             line.waiting.retain(|waiting| !waiting.is_closed());
         }
@@ -294,7 +294,7 @@ mod tests {
         assert!(lines.taken == 0 && lines.by_address.is_empty(), "all back");
     }
 
-    /// Else whoever asks for one range would wait behind a thousand of somebody else.
+    /// Else a client that asks for one range would wait behind a thousand of another.
     #[tokio::test]
     async fn turns_go_round_by_address_however_many_wait() {
         let turns = Arc::new(Turns::new(1, Share::HALF));

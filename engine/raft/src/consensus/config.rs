@@ -139,7 +139,7 @@ impl ConsensusConfig {
         Ok(())
     }
 
-    /// For how long this member helps nobody else to lead, once it has answered a leader; see
+    /// For how long this member helps no other to lead, once it has answered a leader; see
     /// [`super::lease`]. One tick less than it counts, because a timeout that begins between two
     /// ticks counts the first whole.
     pub(super) fn promise(&self) -> Duration {
@@ -147,7 +147,7 @@ impl ConsensusConfig {
         self.tick.saturating_mul(ticks).min(PROMISE_MAX)
     }
 
-    /// For how many ticks a member that starts helps nobody to lead: it may have promised that
+    /// For how many ticks a member that starts helps none to lead: it may have promised that
     /// before, set otherwise.
     pub(super) fn silent_ticks(&self) -> u64 {
         let ticks = PROMISE_MAX.as_nanos().div_ceil(self.tick.as_nanos().max(1));

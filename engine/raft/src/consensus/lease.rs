@@ -1,13 +1,13 @@
 //! The leader's lease: how long it may answer reads without asking a quorum (Raft thesis §6.4.1).
 //!
-//! Whoever answers a leader's round promises to help nobody else to lead for a while, whatever else
-//! it hears (`driver/heartbeats.rs`), and says in its answer for how long: members may be set
+//! A member that answers a leader's round promises to help no other to lead for a while, whatever
+//! else it hears (`driver/heartbeats.rs`), and says in its answer for how long: members may be set
 //! differently, as they are while settings are rolled out. So before the shortest promise of a
-//! quorum has passed, counted from when the round was sent, nobody else can have been elected. A
+//! quorum has passed, counted from when the round was sent, no other can have been elected. A
 //! member of an earlier version promises nothing, and counts for nothing.
 //!
 //! That holds only if a member that restarts keeps a promise that it no longer knows of (it helps
-//! nobody for [`PROMISE_MAX`], and none is longer), if nobody is asked to campaign early (a
+//! none for [`PROMISE_MAX`], and none is longer), if no member is asked to campaign early (a
 //! transfer ends the lease for its term), if the quorum is still one (a membership change drops
 //! it), and if no clock stands still (docs/design/reads.md, "Lease reads").
 
@@ -36,7 +36,7 @@ pub(super) struct Lease {
     term: Term,
     /// Rounds by their numbers, and when each was sent or earlier; the newest last.
     rounds: VecDeque<(u64, Moment)>,
-    /// Until when each member helps nobody else, by this member's clock.
+    /// Until when each member helps no other, by this member's clock.
     promised: BTreeMap<u64, Moment>,
     until: Option<Moment>,
     /// Up to this term there is none any more: leadership was being handed over.
@@ -57,7 +57,7 @@ impl Lease {
         }
     }
 
-    /// For how long this member helps nobody else to lead, once it has answered a leader.
+    /// For how long this member helps no other to lead, once it has answered a leader.
     pub(super) fn promise(&self) -> Duration {
         self.promise
     }
@@ -110,7 +110,7 @@ impl Lease {
         self.until = shortest.filter(|until| *until > Moment(0)).max(self.until);
     }
 
-    /// Before this moment nobody else can have been elected.
+    /// Before this moment no other member can have been elected.
     pub(super) fn until(&self, term: Term) -> Option<Moment> {
         self.until
             .filter(|_| self.term == term && term > self.ended)

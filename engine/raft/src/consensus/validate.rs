@@ -332,7 +332,7 @@ fn check_index<S: Storage>(
     Ok(())
 }
 
-/// Rounds that nobody confirms stay with the crate until one is that was begun after them.
+/// Rounds that are not confirmed stay with the crate until one is that was begun after them.
 fn check_read<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), PeerMessageError> {
     check_context(message, message.from)?;
     if raft.pending_read_count() >= READ_ROUNDS_MAX {

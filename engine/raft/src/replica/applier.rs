@@ -121,7 +121,7 @@ impl<S: Store> Applier<S> {
     fn answers(&mut self, applied: Vec<Applied>) -> Vec<(Token, Written)> {
         let mut answers = Vec::new();
         for applied in applied {
-            // Whoever waits for an entry that was applied before gets no answer, and holds up none.
+            // A caller whose entry was applied before gets no answer, and holds up no other.
             while self.awaited.front().is_some_and(|it| it.0 < applied.index) {
                 self.awaited.pop_front();
             }

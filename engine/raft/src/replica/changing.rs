@@ -2,8 +2,8 @@
 //! replicated, and what has to be on disk before it is answered.
 //!
 //! A caller that gets an unknown outcome, or no answer, repeats the call; the result is the same.
-//! `dengine` carries the steps out for calls of its `Node`, the simulator for whoever runs its
-//! cluster.
+//! `dengine` carries the steps out for calls of its `Node`, the simulator for the
+//! operator of its cluster.
 
 use super::RequestError;
 use crate::output::Written;
@@ -12,7 +12,7 @@ use dengine_planted::planted;
 use dengine_types::MemberId;
 use std::sync::Arc;
 
-/// Who wants to join.
+/// A member that wants to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewMember {
     /// Unique among the members.
@@ -167,7 +167,7 @@ impl Changing {
         }
     }
 
-    /// What is so already is settled too: whoever made it so may have come no further.
+    /// What is so already is settled too: the caller that made it so may have come no further.
     fn settle(
         &mut self,
         member: MemberId,
@@ -348,8 +348,8 @@ mod tests {
         }
     }
 
-    /// Nobody heard whether it was made. Whoever asks again hears of the same members, and not
-    /// before they are settled.
+    /// No caller heard whether it was made. A caller that asks again hears of the same members, and
+    /// not before they are settled.
     #[test]
     fn what_is_asked_again_after_an_unknown_outcome_becomes_the_same() {
         for (request, member) in requests() {

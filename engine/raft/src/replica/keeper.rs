@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Keys that one command expires at most: whatever is behind it waits while it is applied.
 const EXPIRED_KEYS_MAX: usize = 96;
 /// Records that end with sessions in one turn, at most, or one session: each ends by a command of
-/// its own, which waits for nobody.
+/// its own, which takes no turns.
 const SESSION_RECORDS_PER_TURN: usize = 256;
 /// How long such a turn is at least.
 const SESSIONS_EVERY: Duration = Duration::from_millis(10);
@@ -153,7 +153,7 @@ impl<S: Store> Keeper<S> {
         Ok(commands)
     }
 
-    /// Up to where to compact now. None while a compaction is under way: one that nobody applies
+    /// Up to where to compact now. None while a compaction is under way: one that is not applied
     /// would be proposed without end.
     fn compact(&mut self, now: Moment, revision: Revision, written_bytes: u64) -> Option<Revision> {
         let compacted = self.reader.compact_revision();

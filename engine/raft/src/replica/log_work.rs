@@ -253,7 +253,7 @@ mod tests {
     fn what_was_written_before_the_disk_was_full_is_not_written_again() {
         let disk = MemoryDisk::new();
         let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
-        // Whoever writes the first batch again replaces entries that it commits itself.
+        // To write the first batch again replaces entries that it commits itself.
         let mut work = collect([
             committed(append(1, 1, 1..5), 3),
             committed(with_data(2, 2, 4..5, 6000), 3),
@@ -298,8 +298,8 @@ mod tests {
         assert_eq!(log.reader().first_index(), Index(3));
     }
 
-    /// What is on disk is unknown then, and whoever reads why the member ended wants the first
-    /// reason.
+    /// What is on disk is unknown then, and of the reasons why the member ended the first one
+    /// is wanted.
     #[test]
     fn what_fails_for_another_reason_than_space_is_not_tried_again() {
         for truncate in [None, Some(LogJob::TruncatePrefix(Index(1)))] {

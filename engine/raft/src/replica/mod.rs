@@ -96,11 +96,11 @@ pub struct Replica<L: LogRead> {
     log: L,
     now: Moment,
     next_token: u64,
-    /// Some time passed since it was looked who is gone.
+    /// Some time passed since it was looked which callers are gone.
     ticked: bool,
     /// Of clients, until it is their turn.
     turns: Turns<QueuedWrite>,
-    /// What waits for nobody.
+    /// What takes no turns.
     at_once: Vec<QueuedWrite>,
     pace: Pace,
     /// Collected until [`Replica::outputs`]; then one proposal of them all.
@@ -256,8 +256,8 @@ impl<L: LogRead> Replica<L> {
     }
 
     /// Everything to do since the last call, in order. The clock must be read for this call, after
-    /// the last input was taken in: leases are judged by it. `is_gone` says whether nobody waits
-    /// any more for the answer to what has this name.
+    /// the last input was taken in: leases are judged by it. `is_gone` says whether no
+    /// caller waits any more for the answer to what has this name.
     pub fn outputs(&mut self, now: Moment, is_gone: &dyn Fn(Token) -> bool) -> Vec<Output> {
         self.observe(now);
         if std::mem::take(&mut self.ticked) {

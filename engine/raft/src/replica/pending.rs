@@ -1,4 +1,4 @@
-//! Who waits for which entry.
+//! Which caller waits for which entry.
 
 use crate::input::Token;
 use dengine_planted::planted;
@@ -40,8 +40,8 @@ impl Pending {
     /// A proposal is in the log. Returns the one that was there before.
     ///
     /// Two proposals at one index: this member led twice, and its log lost the first. Another log
-    /// may hold it yet, and whoever wins the next election with that commits it (Raft thesis
-    /// §3.6.2): nobody knows what becomes of it.
+    /// may hold it yet, and a member that wins the next election with that commits it (Raft
+    /// thesis §3.6.2): what becomes of it is unknown.
     pub(super) fn proposed(&mut self, index: Index, token: Token) -> Option<Token> {
         self.by_index.insert(index, token)
     }
@@ -57,7 +57,7 @@ impl Pending {
         })
     }
 
-    /// Forgets those that nobody waits for any more.
+    /// Forgets those whose callers are gone.
     pub(super) fn prune(&mut self, is_gone: &dyn Fn(Token) -> bool) {
         self.by_index.retain(|_, token| !is_gone(*token));
     }

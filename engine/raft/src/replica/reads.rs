@@ -23,7 +23,7 @@ impl Reads {
         !self.confirmed.is_empty()
     }
 
-    /// Forgets those that nobody waits for any more.
+    /// Forgets those whose callers are gone.
     pub(super) fn prune(&mut self, is_gone: &dyn Fn(Token) -> bool) {
         self.confirmed.retain(|_, tokens| {
             tokens.retain(|token| !is_gone(*token));
@@ -92,7 +92,7 @@ impl<L: LogRead> Replica<L> {
         }
     }
 
-    /// Nobody confirms the reads of a member that was removed, and what they are to see may never
+    /// The reads of a member that was removed are not confirmed, and what they are to see may never
     /// come: they would wait for as long as they may.
     pub(super) fn refuse_reads_if_removed(&mut self) {
         if !self.is_removed() {
@@ -333,7 +333,7 @@ mod tests {
         );
     }
 
-    /// They waited for five seconds, and so did whoever stopped it.
+    /// They waited for five seconds, and so did the caller that stopped it.
     #[test]
     fn a_member_that_was_removed_refuses_its_reads_and_is_not_ready() {
         let by_its_log = |leader: &mut Leader| {

@@ -8,7 +8,7 @@ use dengine_planted::planted;
 use dengine_types::{Index, MemberId};
 
 impl<L: LogRead> Replica<L> {
-    /// Drops what nobody needs any more of the log, now that the state machine is on disk up to
+    /// Drops what is not needed any more of the log, now that the state machine is on disk up to
     /// `flushed`.
     pub(super) fn on_flushed(&mut self, flushed: Index) {
         self.flushed = self.flushed.max(flushed);
@@ -26,8 +26,8 @@ impl<L: LogRead> Replica<L> {
     }
 
     /// What is on disk of the state machine need not be in the log: so there may be space, and
-    /// nobody has to find some. That goes at once, for there may be no room to flush more. So does
-    /// a snapshot that nobody has come for.
+    /// none has to be found. That goes at once, for there may be no room to flush more. So does a
+    /// snapshot that no follower has fetched.
     pub(super) fn on_log_full(&mut self) {
         self.log_is_full = true;
         self.consensus.withdraw_snapshot();
@@ -49,7 +49,7 @@ impl<L: LogRead> Replica<L> {
         }
     }
 
-    /// A snapshot that nobody came for must not keep the log from being truncated forever.
+    /// A snapshot that no follower fetched must not keep the log from being truncated forever.
     fn withdraw_old_snapshot(&mut self) {
         let longest = self.log.keep_from(self.config.log_keep_bytes_for_followers);
         let old = |snapshot: Index| snapshot.next() < longest;
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(truncation(&follows(&mut member)), None);
     }
 
-    /// The flusher's word came first, and nobody asked again.
+    /// The flusher's word came first, and was not asked for again.
     #[test]
     fn a_full_log_drops_what_was_flushed_once_it_is_known_to_be_applied() {
         let mut member = member_with(1 << 20, 1 << 20, 60);
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn what_follows_a_snapshot_is_kept_but_not_for_ever() {
         assert_eq!(truncated(0, 1 << 20, Some(60)), Some(60));
-        // Nobody came for it, and the log has grown past its bound.
+        // No follower fetched it, and the log has grown past its bound.
         assert_eq!(truncated(0, 10_000, Some(60)), Some(99));
     }
 }

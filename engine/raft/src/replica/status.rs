@@ -102,7 +102,7 @@ impl KeepingUp {
 
     /// It keeps up if it has applied what was committed an election timeout ago; under a leader
     /// that it has not known for as long, what was committed when it first heard of it. A burst of
-    /// writes makes nobody unready, nor does a change of leaders. Who has kept up for
+    /// writes makes no member unready, nor does a change of leaders. One that has kept up for
     /// [`Self::LONG`] timeouts may then fall behind by as much, while it hears of the leader.
     pub(super) fn look(&mut self, applied: Index, now: Moment, election_timeout: Duration) {
         let noted = |before: Duration| {

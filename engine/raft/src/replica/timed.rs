@@ -60,7 +60,7 @@ impl Member {
 
     fn of(speed: Speed, mut lone: LoneLeader, mut followers: Vec<LoneLeader>) -> Self {
         for follower in &mut followers {
-            // Until then it votes for nobody: it may just have followed another one.
+            // Until then it does not vote: it may just have followed another one.
             (0..10).for_each(|_| follower.tick());
         }
         while lone.replica.consensus().state().role != Role::Leader {
@@ -222,7 +222,7 @@ impl Member {
     }
 }
 
-/// Until nobody has more to say.
+/// Until no member has more to send.
 fn exchange(leader: &mut LoneLeader, followers: &mut [LoneLeader]) {
     while !leader.sent.is_empty() {
         hear(leader, followers);
@@ -340,8 +340,8 @@ fn what_is_due_beside_a_bulk_load_expires_or_is_known_to_be_late() {
     assert_eq!(member.expired, 128);
 }
 
-/// They were ended by the hundred, whatever had been applied, and before everybody's turn: nobody
-/// else wrote for seconds.
+/// They were ended by the hundred, whatever had been applied, and before everybody's turn: no
+/// client wrote for seconds.
 #[test]
 fn clients_write_while_many_sessions_end() {
     const SESSIONS: usize = 200;

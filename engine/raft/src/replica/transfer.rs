@@ -98,8 +98,8 @@ impl<L: LogRead> Replica<L> {
 /// Of those that answer, the one that lacks the least would take over soonest.
 fn successor<'a>(to: Successor, others: impl Iterator<Item = &'a Progress>) -> Option<MemberId> {
     let could = others.filter(|p| p.voter && p.recently_active);
-    // Who is far behind, or waits for a snapshot, does not take over in time, and nothing else is
-    // served meanwhile.
+    // A voter that is far behind, or waits for a snapshot, does not take over in time, and nothing
+    // else is served meanwhile.
     let soonest = |p: &&Progress| {
         let suits = (p.keeps_up, p.fit != Some(false));
         (suits, p.matched, std::cmp::Reverse(p.member))

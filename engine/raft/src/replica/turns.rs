@@ -8,9 +8,9 @@
 //! the second has some sixteen for each of the first (start-time fair queueing: Goyal, Vin, Cheng,
 //! 1996).
 //!
-//! What the leader itself has to do for keys to expire has as much as all clients together: whoever
-//! puts keys that live a millisecond would otherwise have expiry fall behind, or everybody wait for
-//! it.
+//! What the leader itself has to do for keys to expire has as much as all clients together: a
+//! client that puts keys that live a millisecond would otherwise make expiry fall behind, or every
+//! other client wait for it.
 
 use super::Replica;
 use super::pace::load;
@@ -28,7 +28,7 @@ use std::time::Duration;
 const REMEMBERED: Duration = Duration::from_secs(1);
 
 /// The load that may be under way of a client that writes alone: more than any disk or network
-/// needs to be busy, and what whoever writes less than once in [`REMEMBERED`] has before it.
+/// needs to be busy, and what a client that writes less than once in [`REMEMBERED`] has before it.
 const LONE_LOAD_MAX: u64 = 16 << 20;
 
 /// Of entries that are as large as that two may be under way: with one, batches of a hundred would
@@ -53,8 +53,8 @@ pub(super) struct Turns<T> {
     writers: BTreeMap<Writer, Queue<T>>,
     /// Those with writes that wait, each once; the next first.
     round: BTreeMap<Place, Writer>,
-    /// What the writer had had whose turn was last. Whoever begins to wait is as far, at least:
-    /// what it did not ask for is nobody's debt.
+    /// What the writer had had whose turn was last. A writer that begins to wait is as far, at
+    /// least: no other owes it what it did not ask for.
     had: u64,
     /// The most that any of them has had.
     most_had: u64,
@@ -115,8 +115,8 @@ impl<T> Turns<T> {
         }
     }
 
-    /// The write whose turn it is, and its load. Those that nobody waits for are dropped, and their
-    /// writers have had nothing.
+    /// The write whose turn it is, and its load. Those whose callers are gone are dropped, and
+    /// their writers have had nothing.
     pub(super) fn next(&mut self, now: Moment, is_gone: impl Fn(&T) -> bool) -> Option<(u64, T)> {
         while let Some(((had, _), writer)) = self.round.pop_first() {
             self.had = had;
@@ -142,7 +142,7 @@ impl<T> Turns<T> {
             }
             return Some((load, write));
         }
-        // There is enough for all that write, so nobody has had anything at the expense of others.
+        // There is enough for all that write, so no writer has had anything at others' expense.
         self.had = self.most_had;
         None
     }
@@ -172,11 +172,11 @@ impl<T> Turns<T> {
             || self.given_up.is_some_and(comes_again)
     }
 
-    /// Forgets writes that nobody waits for, which would gather behind a disk that hangs, and those
-    /// who wrote last long ago. Called once a tick.
+    /// Forgets writes whose callers are gone, which would gather behind a disk that hangs, and
+    /// writers that wrote last long ago. Called once a tick.
     ///
-    /// Who has had more than those that wait stays: else each of many who write much, but seldom,
-    /// would be before them every time.
+    /// A writer that has had more than those that wait stays: else each of many that write much,
+    /// but seldom, would be before them every time.
     pub(super) fn forget(&mut self, now: Moment, is_gone: impl Fn(&T) -> bool) {
         for (writer, queue) in &mut self.writers {
             let waited = queue.waiting.len();
@@ -202,10 +202,10 @@ pub(super) struct QueuedWrite {
     pub(super) proposer: Proposer,
 }
 
-/// Who wants it written.
+/// Where a write comes from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Proposer {
-    /// Who waits for it.
+    /// A caller that waits for it.
     Caller(Token),
     /// The leader itself. It proposes it again if it is not applied for long after this.
     Leader { since: Moment },
@@ -247,7 +247,7 @@ impl<L: LogRead> Replica<L> {
         self.turns.wait(writer, load, queued, self.now);
     }
 
-    /// Begins what waits for nobody.
+    /// Begins what takes no turns.
     pub(super) fn begin_at_once(&mut self, is_gone: &dyn Fn(Token) -> bool) {
         for write in std::mem::take(&mut self.at_once) {
             if !write.is_gone(self.now, is_gone) {
@@ -256,8 +256,8 @@ impl<L: LogRead> Replica<L> {
         }
     }
 
-    /// Of the writes that wait, begins as many as may be under way. Whoever does not lead refuses
-    /// them all at once.
+    /// Of the writes that wait, begins as many as may be under way. A member that does not lead
+    /// refuses them all at once.
     pub(super) fn take_turns(&mut self, is_gone: &dyn Fn(Token) -> bool) {
         let leads = self.consensus.state().role == Role::Leader;
         if !leads {
@@ -357,10 +357,10 @@ mod tests {
         }
         let order: Vec<_> = (0..7).filter_map(|_| next(&mut turns)).collect();
         assert_eq!(order, ["large 1", "a", "b", "c", "d", "large 2", "e"]);
-        // Who comes has saved nothing.
+        // A new writer has saved nothing.
         turns.wait(from(3), 1, "new", SECOND);
         assert_eq!(all(&mut turns), ["new", "f", "large 3"]);
-        // Nobody waited, so nobody has had too much.
+        // None waited, so none has had too much.
         turns.wait(from(1), 4, "large 4", SECOND);
         turns.wait(from(3), 1, "later", SECOND);
         assert_eq!(next(&mut turns), Some("large 4"));
@@ -493,7 +493,7 @@ mod tests {
         turns.wait(from(1), 1, (), SECOND);
         let late = Moment(SECOND.0 * 9);
         turns.forget(late, |()| false);
-        // A disk hung; whoever's write is proposed at last writes.
+        // A disk hung; the client whose write is proposed at last writes.
         assert!(turns.next(late, |()| false).is_some());
         assert!(turns.next(late, |()| false).is_none());
         turns.forget(late, |()| false);
@@ -642,7 +642,7 @@ mod tests {
         let mut proposed: Vec<_> = (0..20).flat_map(|_| leader.next()).collect();
         proposed.truncate(3);
         assert_eq!(proposed, [2, 101, 102]);
-        // Nobody has come back for a second.
+        // No client has come back for a second.
         for _ in 0..11 {
             leader.0.tick();
         }
@@ -703,8 +703,7 @@ mod tests {
         assert!(next(&mut leader.0.replica.turns).is_none());
     }
 
-    /// It was lost, and whoever had proposed it waited four seconds before it proposed anything
-    /// else.
+    /// It was lost, and its proposer waited four seconds before it proposed anything else.
     #[test]
     fn what_is_refused_of_the_leaders_own_is_proposed_once_there_is_room() {
         let mut leader = Alone::new();

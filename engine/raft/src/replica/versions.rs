@@ -17,8 +17,8 @@ use dengine_types::sync::atomic::{AtomicU8, Ordering};
 use std::collections::BTreeMap;
 
 /// Of so many members is remembered what they said; a cluster has at most 32. Some say it before
-/// the log has told of them, and whoever makes up ids takes no room from those with lower ones, as
-/// members have.
+/// the log has told of them, and a peer that makes up ids takes no room from those with lower ones,
+/// as members have.
 const HEARD_MAX: usize = 64;
 
 /// In which version commands are to be encoded at present. The replica writes it, any thread reads
@@ -100,7 +100,7 @@ impl Announced {
         }
     }
 
-    /// Forgets who is no member any more.
+    /// Forgets those that are no members any more.
     pub(super) fn retain(&mut self, membership: &Membership) {
         let last = membership.last_member_id;
         self.heard
@@ -268,7 +268,7 @@ mod tests {
         leader.check(V2);
         leader.hear(2, Ack, V3);
         leader.check(V3);
-        // Whoever calls as a member may be somebody else.
+        // A peer that calls as a member may be another.
         leader.hear(2, Hello, V2);
         leader.check(V3);
         leader.change(MembershipChange::Remove(MemberId(2)));
@@ -288,9 +288,10 @@ mod tests {
         leader.check(V3);
     }
 
-    /// Nothing asks in which version a change is to be encoded, for there is only one. Whoever
-    /// raises `CHANGE_VERSION` has `MembershipChange::encode` take [`Replica::command_version`], as
-    /// that of commands does, and write no more than what goes with it.
+    /// Nothing asks in which version a change is to be encoded, for there is only one. A commit
+    /// that raises `CHANGE_VERSION` has `MembershipChange::encode` take
+    /// [`Replica::command_version`], as that of commands does, and write no more than what goes
+    /// with it.
     #[test]
     fn changes_of_members_are_written_in_a_version_that_every_member_reads() {
         for reads_max in CommandVersion::ALL {

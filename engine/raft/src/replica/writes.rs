@@ -36,7 +36,7 @@ struct Answers {
 enum Place {
     Open,
     Answered(Result<Written, RequestError>),
-    /// Whoever was to answer it is gone.
+    /// What was to answer it is gone.
     Lost,
 }
 
@@ -116,7 +116,7 @@ impl WriteReply {
         };
         let waker = {
             let mut answers = lock(&answers);
-            // Nobody waits any more, and what was waited for is taken.
+            // No caller waits any more, and what was waited for is taken.
             if self.place < answers.places.len() {
                 let place = match place {
                     Place::Answered(Ok(written)) => {
@@ -134,7 +134,7 @@ impl WriteReply {
         }
     }
 
-    /// Whether nobody waits any more; an answer would be lost, and changes nothing.
+    /// Whether the caller waits no more; an answer would be lost, and changes nothing.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.answers

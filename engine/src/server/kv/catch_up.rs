@@ -30,7 +30,7 @@ pub(super) struct Waiting<'a> {
 }
 
 impl SessionReads {
-    /// So many at a time. Wakes them as the member's revision moves on, until that ends; nobody
+    /// So many at a time. Wakes them as the member's revision moves on, until that ends; none
     /// waits on a member that was removed.
     pub(super) fn start(
         limit: usize,

@@ -92,7 +92,7 @@ type Answer<T> = Result<Response<T>, Status>;
 
 impl KvService {
     /// Serves within `limits`; once `stop` is cancelled, streams end as soon as their clients
-    /// agree. Within the runtime whose threads nobody is served by alone.
+    /// agree. Within the runtime whose threads serve no client alone.
     pub(super) fn new(
         node: Node,
         limits: Limits,
@@ -133,7 +133,7 @@ impl KvService {
     /// How many bytes are held for a client: of its writes that wait, and of its answers that it
     /// has not read.
     pub(super) fn held(&self) -> impl Fn(IpAddr) -> usize + Send + Sync + use<> {
-        // Whoever asks must keep no member from ending.
+        // The caller must keep no member from ending.
         let serving = Arc::downgrade(&self.serving);
         move |from| {
             let Some(serving) = serving.upgrade() else {

@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// With more than so many it is looked in any case.
 const KNOWN_MAX: usize = 2 * SESSIONS_MAX as usize;
 
-/// Who has opened which sessions through this member. Clones share it.
+/// Which client opened which sessions through this member. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(in crate::server) struct Openers(Arc<Mutex<Known>>);
 
@@ -140,10 +140,10 @@ impl Drop for Look {
 }
 
 /// What becomes of a place that was asked for before it was looked which sessions have ended, by
-/// what the look came to. Who has one needs no look; who has none asks once more behind it.
+/// what the look came to. A client with one needs no look; one without asks once more behind it.
 ///
 /// # Errors
-/// Nobody could look, and there was no place.
+/// The look failed, and there was no place.
 pub(super) fn after_look<E>(
     found: Result<Opening, TooMany>,
     looked: Result<(), E>,

@@ -135,7 +135,7 @@ impl Serving {
             let bytes = request.encoded_len();
             let turn = tokio::select! {
                 turn = serving.turn_to_visit(bytes, &caller.source) => turn,
-                // Who has left before its turn wants it no more.
+                // A caller that left before its turn wants it no more.
                 () = answer.closed() => return,
             };
             let turn = match turn {
@@ -153,9 +153,10 @@ impl Serving {
                 }
                 Err((refused, cost)) => (Err(refused), cost),
             };
-            // Who has left needs no answer, but rests.
+            // A caller that left needs no answer, but rests.
             let _ = answer.send(ordered);
-            // No longer than a request waits for its turn: who has one after the other is served.
+            // No longer than a request waits for its turn: a client with one after the other is
+            // served.
             let longest = serving.limits.request_timeout() * 9 / 10;
             if let Some(rest) = cost.rest()
                 && !serving.is_for_another(&caller).await
@@ -193,7 +194,7 @@ impl Serving {
         }
     }
 
-    /// Whether a member has passed it on, which has its client rest. Whoever says that it is a
+    /// Whether a member has passed it on, which has its client rest. A peer that says it is a
     /// member has to have the address of one, as far as these are known.
     async fn is_for_another(&self, caller: &Caller) -> bool {
         if caller.origin == Origin::Client {

@@ -94,7 +94,7 @@ impl Serving {
     }
 
     /// A single key is read at once; a real range takes its time, at most `patience`, and takes it
-    /// where it holds up nobody else.
+    /// where it holds up no other.
     pub(super) async fn read(
         &self,
         query: RangeQuery,
@@ -187,7 +187,7 @@ fn counted(mut held: Held, result: RangeResult) -> Result<(RangeResult, Held), S
     }
 }
 
-/// What a read is told when answers that nobody has fetched yet take all the memory that there is
+/// What a read is told when answers that are not fetched yet take all the memory that there is
 /// for them, or for those of its client.
 pub(super) fn no_room() -> Status {
     Status::resource_exhausted(

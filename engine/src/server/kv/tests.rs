@@ -82,7 +82,7 @@ async fn a_turn_to_visit_ranges_is_not_kept_while_who_has_it_is_not_polled() {
     assert!(heavy.await.is_err());
 }
 
-/// While it did not look which sessions have ended, nobody else did, and whoever had too many of
+/// While it did not look which sessions have ended, no other did, and a client with too many of
 /// them was refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_for_ended_sessions_is_over_though_who_has_it_is_not_polled() {

@@ -79,7 +79,7 @@ impl Serving {
         let opening = match self.openers.look(opening.is_err()) {
             None => opening,
             Some(look) => {
-                // Not the caller's read: what it finds is for all, and nobody else looks meanwhile.
+                // Not the caller's read: what it finds is for all, and no other looks meanwhile.
                 let looked = self.threads.spawn(Arc::clone(self).look_for_sessions(look));
                 let stops = |_| Status::unavailable("this member is shutting down");
                 let looked = looked.await.map_err(stops).flatten();

@@ -118,7 +118,7 @@ impl Backlogs {
         state.by_address.get(&address).map_or(0, |it| it.bytes)
     }
 
-    /// Sees to it that nobody waits for long for those who do not read, until `stop` is cancelled.
+    /// Sees to it that none waits for long for clients that do not read, until `stop` is cancelled.
     pub(super) async fn watch_over(self, stop: CancellationToken) {
         let looks = async {
             loop {
@@ -195,7 +195,7 @@ impl Backlog {
                 Err(room) => room,
             };
             let mut notified = pin!(room.notified());
-            // Whoever gives something back from now on is heard.
+            // What is given back from now on is heard.
             notified.as_mut().enable();
             match self.try_room() {
                 Ok(held) => return held,

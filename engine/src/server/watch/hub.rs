@@ -3,8 +3,8 @@
 //! One task follows the member's revision while there are streams; each time, it reads what is new
 //! and keeps it in a ring, from which all streams take it. Who falls behind the ring reads from the
 //! past: one page at a time for the whole member, in turns that go round by address, so that those
-//! who are at about the same place find there what another has just read. Nobody waits for
-//! anybody's client, nor for its threads, and no watch is ever told anything else for it. All of it
+//! who are at about the same place find there what another has just read. No watch waits for
+//! another's client, nor for its threads, and no watch is ever told anything else for it. All of it
 //! is bounded in bytes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ const RING_LIMITS: KeepLimits = KeepLimits {
     bytes: 8 * 1024 * 1024,
     pages: 256,
 };
-/// Pages of the past that are kept for the next who comes by.
+/// Pages of the past that are kept for the next watch that needs them.
 const PAST_LIMITS: KeepLimits = KeepLimits {
     bytes: 4 * 1024 * 1024,
     pages: 64,
@@ -100,8 +100,8 @@ impl Hub {
         hub
     }
 
-    /// Says when there may be new [`Hub::work`]. Whoever subscribes first and reads the member's
-    /// revision then, misses nothing.
+    /// Says when there may be new [`Hub::work`]. A caller that subscribes first and then reads the
+    /// member's revision misses nothing.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
         let (shared, revision) = (&self.shared, self.node.revision_changes());
         let changed = shared.feed.listen(
@@ -123,9 +123,9 @@ impl Hub {
         self.shared.feed.work(watches)
     }
 
-    /// The newest revision that can be read. Whoever waits for it to change is told a little later
-    /// than those whose writes made it, so a client that was answered must not find an older one
-    /// here.
+    /// The newest revision that can be read. Watches that wait for it to change are told a little
+    /// later than those whose writes made it, so a client that was answered must not find an older
+    /// one here.
     pub(super) fn revision(&self) -> Revision {
         match self.node.reader() {
             Ok(reader) => reader.revision(),
@@ -147,7 +147,7 @@ impl Hub {
         }
         let hub = self.clone();
         let read = move || {
-            // Whoever had the turn before may have read it.
+            // The watch that had the turn before may have read it.
             if let Some(page) = hub.kept(at, mark)? {
                 return Ok(page);
             }
@@ -184,7 +184,7 @@ impl Hub {
         read.map_err(|error| ended(&error))?
     }
 
-    /// Reads a page, without the values that nobody wants. It blocks.
+    /// Reads a page, without the values that no watch wants. It blocks.
     fn page(&self, from: Stamp, part: Part) -> Result<Page, PageError> {
         let reader = self.node.reader()?;
         let page = self.shared.feed.page(from, part, |want| {

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub(super) struct CommitNews {
     /// The commit index of the newest append to each member.
     told: BTreeMap<u64, u64>,
-    /// Until then whoever was not told of all of it waits for an append.
+    /// Until then a follower that was not told of all of it waits for an append.
     due: Option<Moment>,
 }
 
@@ -56,7 +56,7 @@ impl<L: LogRead> Consensus<L> {
         for id in untold {
             self.node.raft.send_append(id);
         }
-        // Whoever can be sent nothing more at present learns it by a heartbeat.
+        // A follower that can be sent nothing more at present learns it by a heartbeat.
         self.commit_news.due = None;
     }
 

@@ -6,7 +6,7 @@
 //! top: all such messages are refused ([`validate`](crate::consensus::validate)), and a member to
 //! which its leader keeps on sending them ends for good. Only where acknowledged entries can be
 //! lost, and only by a leader that votes here: elsewhere such a leader lies, and a lie must end
-//! nobody. Wherever, it serves no reads meanwhile: what it has is not what the cluster has.
+//! no member. Wherever, it serves no reads meanwhile: what it has is not what the cluster has.
 
 use super::Consensus;
 use crate::consensus::log_view::LogRead;
@@ -78,7 +78,7 @@ impl<L: LogRead> Consensus<L> {
     }
 
     /// Ends this consensus if its leader has contradicted it for an election timeout, in which
-    /// nobody else was elected.
+    /// no other was elected.
     pub(super) fn settle_contradiction(&mut self) {
         let Contradictions::Noted(noted) = &self.contradictions else {
             return;

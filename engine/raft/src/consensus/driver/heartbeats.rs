@@ -41,8 +41,8 @@ impl<L: LogRead> Consensus<L> {
         told.map(|told| (told.at, told.commit))
     }
 
-    /// Whoever answers a leader votes for nobody else for an election timeout. The crate keeps to
-    /// that only for as long as it knows the leader, and forgets it when any message tells of a
+    /// A member that answers a leader votes for no other for an election timeout. The crate keeps
+    /// to that only for as long as it knows the leader, and forgets it when any message tells of a
     /// later term; but the leader may have a lease by then that rests on the promise. How long that
     /// is goes with the answer, in a field that the crate has no use for there, and that is 0 in
     /// answers of earlier versions.

@@ -97,8 +97,8 @@ pub struct Consensus<L: LogRead> {
     state: State,
 }
 
-/// From which tick on a member votes that starts in this term. Whoever never knew a term has
-/// acknowledged nothing yet.
+/// From which tick on a member votes that starts in this term. A member that never knew a term
+/// has acknowledged nothing yet.
 fn votes_from(config: &ConsensusConfig, term: Term) -> u64 {
     match term {
         Term(0) => 0,
@@ -193,7 +193,7 @@ impl<L: LogRead> Consensus<L> {
     }
 
     /// Lets a tick pass. Ticks that were missed are skipped, never replayed. Returns the reads that
-    /// nobody confirmed in time.
+    /// no quorum confirmed in time.
     pub fn tick(&mut self) -> Vec<Token> {
         self.take_in(Vec::new(), Self::on_tick)
     }
@@ -434,14 +434,14 @@ impl<L: LogRead> Consensus<L> {
         }
         let hesitates = self.tick < self.stands_from && !raft.prs().is_singleton();
         if self.tick < self.votes_from || hesitates {
-            // Whoever may vote for nobody does not stand either: that would be a vote for itself.
+            // A member that may not vote does not stand either: that would be a vote for itself.
             let least = self.config.election_ticks - 2;
             raft.election_elapsed = raft.election_elapsed.min(least);
         }
         let silent = raft.election_elapsed >= 2 * self.config.election_ticks;
         if !raft.promotable() && silent && raft.leader_id != raft::INVALID_ID {
-            // Whoever has no vote never starts an election, and would believe in a dead leader for
-            // ever.
+            // A member without a vote never starts an election, and would believe in a dead leader
+            // forever.
             raft.become_follower(raft.term, raft::INVALID_ID);
         }
         if raft.prs().is_singleton() && !validate::log_is_on_disk(raft) {
@@ -542,7 +542,7 @@ impl<L: LogRead> Consensus<L> {
     fn on_transfer(&mut self, to: MemberId) {
         // A follower would pass the request on under a false sender.
         if self.node.raft.state == StateRole::Leader {
-            // Whoever is told to campaign at once is voted for in spite of the lease.
+            // A member that is told to campaign at once is voted for in spite of the lease.
             if !planted!(LeaseKeptOverTransfer) {
                 self.lease.end(Term(self.node.raft.term));
             }
@@ -635,7 +635,7 @@ impl<L: LogRead> Consensus<L> {
         self.votes_from = 0;
     }
 
-    /// The only voter need not wait for an election timeout: nobody else could lead.
+    /// The only voter need not wait for an election timeout: no other could lead.
     fn campaign_if_alone(&mut self) {
         let raft = &self.node.raft;
         let alone = raft.promotable() && raft.prs().is_singleton();

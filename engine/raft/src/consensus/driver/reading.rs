@@ -42,13 +42,13 @@ impl<L: LogRead> Consensus<L> {
         self.on_read(token).map(|()| None)
     }
 
-    /// Whether this member leads, and nobody else can have been elected by `now`.
+    /// Whether this member leads, and no other can have been elected by `now`.
     #[must_use]
     pub fn holds_lease(&self, now: Moment) -> bool {
         self.lease_until().is_some_and(|until| now < until)
     }
 
-    /// Until when nobody else can be elected, if this member leads and a quorum confirmed that.
+    /// Until when no other can be elected, if this member leads and a quorum confirmed that.
     #[must_use]
     pub fn lease_until(&self) -> Option<Moment> {
         let raft = &self.node.raft;

@@ -111,7 +111,7 @@ impl<L: LogRead> Consensus<L> {
     }
 
     fn push_apply(&mut self, entries: Vec<Entry>) {
-        // Who waits for them the replica knows.
+        // The replica knows which callers wait for them.
         let awaited = Vec::new();
         let job = ApplyJob { entries, awaited };
         self.outputs.push(Output::Apply(job));

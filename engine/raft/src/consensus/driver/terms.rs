@@ -1,9 +1,9 @@
 //! How far a peer's message may take this member's term.
 //!
 //! Terms are counted up one election at a time, so one that is far ahead is a lie, or somebody was
-//! away for very long. Whoever believed any term could be taken to the last one there is, where no
-//! election is possible any more; whoever only refused would never again listen to a member that
-//! was taken further than it.
+//! away for very long. A member that believed any term could be taken to the last one there is,
+//! where no election is possible any more; one that only refused would never again listen to a
+//! member that was taken further than it.
 
 use super::Consensus;
 use crate::consensus::log_view::LogRead;
@@ -37,7 +37,7 @@ impl<L: LogRead> Consensus<L> {
     }
 
     /// Of a message whose term is too far ahead nothing is believed but that there are later terms,
-    /// which is safe to believe of anybody: who comes to a later term has promised nothing in it.
+    /// which is safe to believe of anybody: a member new to a term has promised nothing in it.
     /// Returns whether that was news.
     pub(super) fn approach_term(
         &mut self,

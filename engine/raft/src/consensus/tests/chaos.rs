@@ -101,7 +101,7 @@ fn perform(cluster: &mut Cluster, step: &Step) {
     }
 }
 
-/// Lets everything run again; the members agree in the end, unless nobody can lead.
+/// Lets everything run again; the members agree in the end, unless none can lead.
 fn recover(cluster: &mut Cluster) {
     for id in 1..=4 {
         perform(cluster, &Step::HoldDisk(id, false));

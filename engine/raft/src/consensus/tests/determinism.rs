@@ -40,8 +40,7 @@ fn the_same_script_gives_the_same_transcript() {
     }
 }
 
-/// After how many ticks each of five members that hear from nobody stands for election, three
-/// times.
+/// After how many ticks each of five isolated members stands for election, three times.
 fn timeouts(seed: u64) -> Vec<u64> {
     let mut cluster = run(cluster(seed), "start 1 2 3 4 5");
     let mut timeouts = Vec::new();

@@ -1,6 +1,6 @@
-//! Where acknowledged entries were lost and the others go on without them, whoever has them still
-//! ends: Raft (thesis §3.6.3) knows no such case. Whoever lost some leaves it to others to stand
-//! for election.
+//! Where acknowledged entries were lost and the others go on without them, a member that still has
+//! them ends: Raft (thesis §3.6.3) knows no such case. A member that lost some leaves it to others
+//! to stand for election.
 
 use super::cluster::Cluster;
 use super::script::run;
@@ -194,15 +194,15 @@ fn who_agrees_with_its_leader_never_ends() {
     assert_eq!(cluster.members[&1].host.machine.applied, Index(6));
 }
 
-/// Nobody but a liar leads without what was committed where everything was synced, and nobody who
-/// has no vote leads.
+/// Where everything was synced, only a liar leads without what was committed, and no member without
+/// a vote leads.
 #[test]
 fn a_liar_ends_nobody() {
     let synced = run(Cluster::default(), "configure acknowledges_unsynced=0");
     let rounds = "\n tick 2 1 \n deliver \n tick 1 1 \n deliver".repeat(30);
     let cluster = run(synced, &format!("{LOSS}{rounds}"));
     assert!(!ended(&cluster));
-    // But who has another history than its leader serves no reads.
+    // But a member with another history than its leader serves no reads.
     let serves = |id: u64| cluster.members[&id].consensus.can_confirm_reads();
     assert_eq!([1, 2, 3].map(serves), [false, true, true]);
     let of_others = LOSS.replace("member 1 voters=1,2,3", "member 1 voters=1,3,4");

@@ -21,8 +21,8 @@ fn apply_put(machine: &mut StateMachine<OrderedStore>, index: u64) {
     applied.expect("memory can be written");
 }
 
-/// Whoever was told that an entry is applied finds its revision, and at each revision the state
-/// that belongs to it.
+/// A reader that was told that an entry is applied finds its revision, and at each revision the
+/// state that belongs to it.
 fn what_is_published_can_be_read() {
     let (mut machine, _) = machine();
     let reader = machine.reader();

@@ -6,8 +6,8 @@ use dengine_kv::store::{Scope, Store, StoreError, WriteBatch};
 use dengine_types::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A store like RocksDB: whoever writes waits for other writers, and publishes one number when it
-/// is done; whoever reads loads that number and waits for nobody. So a reader may see an old state,
+/// A store like RocksDB: a writer waits for other writers, and publishes one number when it is
+/// done; a reader loads that number and does not wait. So a reader may see an old state,
 /// unless something else has ordered it behind the write. [`MemoryStore`]'s lock would order
 /// everything.
 #[derive(Clone, Default)]

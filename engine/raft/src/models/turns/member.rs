@@ -69,7 +69,7 @@ enum Told {
 
 type Inbox = Sender<Told>;
 
-/// What the applier's thread is given: entries, and who waits for some of them.
+/// What the applier's thread is given: entries, and the callers that wait for some of them.
 type Apply = (ApplyJob, Vec<(Token, WriteReply)>);
 
 /// The thread that decides, with those who wait.
@@ -107,7 +107,7 @@ impl Decider {
         self.replica.handle(Input::Write { token, write }, NOW);
     }
 
-    /// Whoever is gone has panicked, and that ends the model.
+    /// A thread that is gone has panicked, and that ends the model.
     fn carry_out(&mut self, output: Output) {
         match output {
             Output::Log(job) => drop(self.logs.send(job)),
@@ -200,7 +200,7 @@ fn flush(flusher: &Flusher<MemoryStore>, requests: &Receiver<()>, inbox: &Inbox)
     }
 }
 
-/// Writes again and again; each write takes effect once, and whoever is answered can read it.
+/// Writes again and again; each write takes effect once, and a caller that is answered can read it.
 fn write(inbox: &Inbox, reader: &Reader<MemoryStore>) {
     for _ in 0..WRITES {
         let put = Command::Put {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 const LAST: u64 = 3;
 
-/// What the member shows, and who waits for it.
+/// What the member shows, and the readers that wait for it.
 #[derive(Default)]
 struct Member {
     revision: AtomicU64,
@@ -32,7 +32,7 @@ impl Member {
         reached
     }
 
-    /// As whoever follows the member: what it shows when it looks, which may be a later one than it
+    /// As a follower of the member: what it shows when it looks, which may be a later one than it
     /// was told of.
     fn follow(&self) {
         for revision in 1..=LAST {
@@ -42,7 +42,7 @@ impl Member {
     }
 }
 
-/// Whoever waits forever shows as a deadlock.
+/// A reader that waits forever shows as a deadlock.
 fn all_are_woken_whom_a_revision_is_for() {
     let member = Arc::<Member>::default();
     let waiting: Vec<_> = [1, LAST, LAST, LAST + 1]

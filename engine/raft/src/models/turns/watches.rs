@@ -193,7 +193,7 @@ impl Hub {
     }
 }
 
-/// Whoever is never told of the last revision shows as a deadlock.
+/// A watch that is never told of the last revision shows as a deadlock.
 fn all_are_told(watched: &[(&'static str, u64)]) {
     let hub = Arc::new(Hub::new());
     let streams = watched.iter().copied().map(|(key, first)| {
@@ -216,8 +216,8 @@ fn all_are_told(watched: &[(&'static str, u64)]) {
     follower.join().expect("it ends");
 }
 
-/// It may come at any time: before there is anything new, or when the hub has found that nobody
-/// listens.
+/// It may come at any time: before there is anything new, or when the hub has found that no watch
+/// is left.
 fn one_who_comes_late_is_told() {
     all_are_told(&[("a", LAST)]);
 }

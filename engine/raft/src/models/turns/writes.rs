@@ -18,8 +18,8 @@ fn written(term: u64) -> Result<Written, RequestError> {
     })
 }
 
-/// Two are answered by the applier, one goes with a replica that ends. Whoever waits forever shows
-/// as a deadlock.
+/// Two are answered by the applier, one goes with a replica that ends. A caller that waits forever
+/// shows as a deadlock.
 fn all_who_wait_are_woken() {
     let (replies, mut answers) = WriteAnswers::of(3, None);
     let threads: Vec<_> = replies
@@ -47,7 +47,7 @@ fn all_who_wait_are_woken() {
         .for_each(|it| it.join().expect("it answered"));
 }
 
-/// Whoever gives up takes what is there; each answer is whole or lost, and nobody answers into
+/// A caller that gives up takes what is there; each answer is whole or lost, and none is sent into
 /// nothing.
 fn giving_up_takes_what_is_there() {
     let (replies, answers) = WriteAnswers::of(2, None);

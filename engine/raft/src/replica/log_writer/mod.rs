@@ -1,5 +1,5 @@
 //! What a log writer does, in which order: it writes what queued, syncs, says what is on disk, and
-//! has the next segment made. Whoever has the thread does what [`LogWriter::step`] says, and asks
+//! has the next segment made. The thread that runs it does what [`LogWriter::step`] says, and asks
 //! again.
 
 use super::log_work::LogWork;
@@ -16,7 +16,7 @@ const SPACE_RETRY: Duration = Duration::from_millis(500);
 /// that does not help, it takes what there is.
 const LEAVES_SPACE: Duration = Duration::from_secs(15);
 /// And how often it tries to have the next segment made there. Where no space can be set aside,
-/// that fills the disk to the last byte for a moment, and whoever else writes then finds it full.
+/// that fills the disk to the last byte for a moment, and other programs find it full.
 const PIECE_RETRY: Duration = Duration::from_secs(10);
 
 /// When what is written is synced.
@@ -78,8 +78,8 @@ pub struct LogWriter {
     known: Option<HardState>,
     owed: Option<Owed>,
     /// The last change of the members that the disk does not know to be committed, or what comes
-    /// behind it. A member that restarts counts votes by the members before, and whoever is gone
-    /// since must not be needed: not its vote, nor what it alone has kept.
+    /// behind it. A member that restarts counts votes by the members before, and a member
+    /// that is gone since must not be needed: not its vote, nor what it alone has kept.
     unsettled: Option<Index>,
     /// The last try that found no space, and when that was. Each takes all there is for a moment,
     /// while a flush may need it.
@@ -115,7 +115,7 @@ impl LogWriter {
     }
 
     /// While this is so, the next segment is not made before it is needed, and what was made of it
-    /// is given back: its space is for who has less of it, as the state that is flushed so that the
+    /// is given back: its space is for what needs it more, as the state that is flushed so that the
     /// log can be dropped, or merged so that it takes less.
     pub fn save_space(&mut self, saves_space: bool) {
         self.saves_space = saves_space;

@@ -219,7 +219,7 @@ fn a_term_is_synced_before_anybody_hears_of_it_however_late_it_is_written() {
     assert_eq!(this.work()[..2], ["sync", "persisted 4"]);
 }
 
-/// Whoever hears that a member is gone switches it off: no loss of power may have the others wait
+/// A member that is known to be gone is switched off: no loss of power may have the others wait
 /// for it again. They would if they had lost what it has, for it would not vote for them.
 #[test]
 fn from_a_change_of_the_members_on_all_is_synced_until_it_is_known_to_be_committed() {
@@ -239,7 +239,7 @@ fn from_a_change_of_the_members_on_all_is_synced_until_it_is_known_to_be_committ
 }
 
 /// A member that knows of the change could otherwise have lost what one has kept that does not know
-/// of it: that one does not vote for it, and cannot be elected without whoever is gone.
+/// of it: that one does not vote for it, and cannot be elected without the member that is gone.
 #[test]
 fn what_settles_a_change_is_synced_though_the_change_is_known_to_be_committed() {
     let mut this = Writer::new(LATER, Filler::AtOnce);
@@ -391,7 +391,7 @@ fn a_piece_without_space_is_not_tried_again_soon() {
     }
 }
 
-/// One that found no space, and whose next segment nobody makes.
+/// One that found no space, and whose next segment is not made.
 fn full() -> Writer {
     let mut this = Writer::new(SyncRule::AtOnce, Filler::Gone);
     this.append(2_500);

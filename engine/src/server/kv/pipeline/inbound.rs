@@ -187,7 +187,7 @@ impl Pipeline {
         }
     }
 
-    /// Who waits for these calls, so that they can be cancelled.
+    /// The callers of these calls, so that they can be cancelled.
     fn waiters<'a>(
         &mut self,
         arrived: Instant,

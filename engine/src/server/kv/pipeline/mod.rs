@@ -11,7 +11,7 @@
 //! stream of a client that does not read.
 //!
 //! A frame is bounded in bytes, whatever its calls return: what does not fit waits for the next
-//! one. Keys are read a few at a time, so that a slow disk holds up nobody else for long.
+//! one. Keys are read a few at a time, so that a slow disk holds up no other for long.
 
 mod flight;
 mod inbound;
@@ -65,7 +65,7 @@ pub(in crate::server) struct Pipeline {
     working: FuturesUnordered<BoxFuture<'static, Done>>,
     /// Ends those of them that work for a single call.
     alone: HashMap<u64, AbortHandle>,
-    /// Who waits for calls that are made together.
+    /// The callers of calls that are made together.
     together: Vec<Weak<Waiters>>,
     /// Writes that are decided, with answers that are in no frame yet.
     decided: VecDeque<Decided>,

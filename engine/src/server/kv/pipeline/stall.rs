@@ -16,7 +16,7 @@ use super::flight::Flight;
 use crate::connections::PipelinePlace;
 use crate::server::bodies::CountedBy;
 
-/// A stream of answers that ends if nobody reads it.
+/// A stream of answers that ends if the client does not read it.
 pub(in crate::server) struct Supervised(Arc<Slot>);
 
 /// Where the stream lies between two polls, so that it can be taken away.
@@ -75,7 +75,7 @@ impl Slot {
 
     /// Whether the stream ended for it.
     fn end_if_unread(&self, patience: Duration) -> bool {
-        // Whoever holds it polls the stream, which may take milliseconds of a lane: it is looked at
+        // Its holder polls the stream, which may take milliseconds of a lane: it is looked at
         // again soon enough.
         let Some(mut state) = self.state_if_free() else {
             return false;

@@ -1,4 +1,4 @@
-//! Terms that are far ahead: whoever lies about them takes nobody out of reach.
+//! Terms that are far ahead: a peer that lies about them takes no member out of reach.
 
 use super::{Cluster, FOLLOWER, encode, from_2, offer, run};
 use bytes::Bytes;
@@ -33,7 +33,7 @@ fn a_term_that_is_far_ahead_is_approached_by_so_much_in_each_election_timeout() 
     }
 }
 
-/// It takes nobody anywhere if the message is refused for what else it says.
+/// It changes no term if the message is refused for what else it says.
 #[test]
 fn the_last_term_that_is_believed_is_not_far_ahead() {
     let mut cluster = run(Cluster::default(), FOLLOWER);
