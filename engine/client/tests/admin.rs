@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use dengine_client::{AdminClient, AdminOptions, Error};
-use dengine_fake_kv::{Peer, Step};
+use dengine_fake_kv::{Peer, ScriptStep};
 use dengine_protocol::v1::{AddLearnerRequest, JoinRequest};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -90,7 +90,7 @@ async fn a_change_without_an_answer_is_of_unknown_outcome() {
         request_timeout,
         ..AdminOptions::default()
     };
-    let peer = Peer::scripted([Step::Hang]).await;
+    let peer = Peer::scripted([ScriptStep::Hang]).await;
     let admin = AdminClient::connect_with(&peer.address, options)
         .await
         .unwrap();

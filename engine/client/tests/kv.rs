@@ -8,7 +8,7 @@ use dengine_client::policy::RENEW_AFTER;
 use dengine_client::{
     Client, ClientOptions, Consistency, Error, Expected, KeyRange, RangeQuery, RetryPolicy, Wire,
 };
-use dengine_fake_kv::{Between, Peer, Step, balanced};
+use dengine_fake_kv::{Between, Peer, ScriptStep, balanced};
 use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -186,8 +186,8 @@ async fn results_are_typed(wire: Wire) {
 
 async fn what_was_not_served_is_sent_again(wire: Wire) {
     let script = [
-        Step::Fail(Code::Unavailable),
-        Step::Fail(Code::ResourceExhausted),
+        ScriptStep::Fail(Code::Unavailable),
+        ScriptStep::Fail(Code::ResourceExhausted),
     ];
     let peer = Peer::scripted(script).await;
     connect(wire, &[&peer]).await.put("a", "1").await.unwrap();
@@ -220,7 +220,7 @@ async fn a_write_of_unknown_outcome_is_never_sent_again(wire: Wire) {
         Code::Internal,
         Code::Aborted,
     ] {
-        let peer = Peer::scripted([Step::Fail(code)]).await;
+        let peer = Peer::scripted([ScriptStep::Fail(code)]).await;
         let error = connect(wire, &[&peer])
             .await
             .put("a", "1")
@@ -240,7 +240,7 @@ async fn errors_that_no_repetition_mends_are_returned_at_once(wire: Wire) {
         Code::OutOfRange,
         Code::FailedPrecondition,
     ] {
-        let peer = Peer::scripted([Step::Fail(code)]).await;
+        let peer = Peer::scripted([ScriptStep::Fail(code)]).await;
         let error = connect(wire, &[&peer])
             .await
             .get("a", Consistency::Linearizable)
@@ -252,18 +252,18 @@ async fn errors_that_no_repetition_mends_are_returned_at_once(wire: Wire) {
 }
 
 async fn a_full_disk_is_no_load_that_passes(wire: Wire) {
-    let peer = Peer::scripted((0..20).map(|_| Step::LowOnSpace)).await;
+    let peer = Peer::scripted((0..20).map(|_| ScriptStep::LowOnSpace)).await;
     let client = connect(wire, &[&peer]).await;
     let error = client.put("a", "1").await.unwrap_err();
     assert!(matches!(error, Error::LowOnSpace { .. }), "{error}");
     assert_eq!(peer.requests(), 5, "as long as a leader hands over");
     // What is deleted makes room, and the leader may be another one by then.
-    let peer = Peer::scripted([Step::LowOnSpace]).await;
+    let peer = Peer::scripted([ScriptStep::LowOnSpace]).await;
     connect(wire, &[&peer]).await.put("a", "1").await.unwrap();
 }
 
 async fn a_deadline_leaves_a_write_unknown_and_a_read_unanswered(wire: Wire) {
-    let peer = Peer::scripted([Step::Hang, Step::Hang]).await;
+    let peer = Peer::scripted([ScriptStep::Hang, ScriptStep::Hang]).await;
     let short = ClientOptions {
         request_timeout: Duration::from_millis(100),
         ..options(wire)
@@ -281,7 +281,7 @@ async fn a_deadline_leaves_a_write_unknown_and_a_read_unanswered(wire: Wire) {
 
 /// And not only of the last attempt's part.
 async fn a_timeout_tells_of_all_that_was_waited(wire: Wire) {
-    let peer = Peer::scripted((0..100).map(|_| Step::Hang)).await;
+    let peer = Peer::scripted((0..100).map(|_| ScriptStep::Hang)).await;
     let retry = RetryPolicy {
         attempt_timeout: Duration::from_millis(20),
         ..RetryPolicy::STANDARD
@@ -301,7 +301,7 @@ async fn a_timeout_tells_of_all_that_was_waited(wire: Wire) {
 }
 
 async fn a_clone_may_have_less_time(wire: Wire) {
-    let peer = Peer::scripted([Step::Hang]).await;
+    let peer = Peer::scripted([ScriptStep::Hang]).await;
     let client = connect(wire, &[&peer]).await;
     let hasty = client.with_request_timeout(Duration::from_millis(50));
     let write = hasty.put("a", "1").await.unwrap_err();
@@ -466,7 +466,7 @@ async fn no_endpoint_at_all_is_said_when_connecting() {
 
 async fn the_leader_that_a_member_names_is_asked_next(wire: Wire) {
     let leader = Peer::start().await;
-    let follower = Peer::scripted([Step::NotLeader(leader.address.clone())]).await;
+    let follower = Peer::scripted([ScriptStep::NotLeader(leader.address.clone())]).await;
     connect(wire, &[&follower])
         .await
         .put("a", "1")
@@ -476,7 +476,7 @@ async fn the_leader_that_a_member_names_is_asked_next(wire: Wire) {
 }
 
 async fn a_hint_that_leads_nowhere_falls_back_to_the_endpoints(wire: Wire) {
-    let hint = Step::NotLeader(closed_address().await);
+    let hint = ScriptStep::NotLeader(closed_address().await);
     let follower = Peer::scripted([hint]).await;
     connect(wire, &[&follower])
         .await
@@ -547,7 +547,7 @@ async fn what_nobody_got_has_no_unknown_outcome() {
 }
 
 async fn a_silent_member_costs_a_read_one_attempt(wire: Wire) {
-    let silent = Peer::scripted([Step::Hang]).await;
+    let silent = Peer::scripted([ScriptStep::Hang]).await;
     let serving = Peer::start().await;
     let mut brief = options(wire);
     brief.retry.attempt_timeout = Duration::from_millis(100);
@@ -561,7 +561,7 @@ async fn a_silent_member_costs_a_read_one_attempt(wire: Wire) {
 
 /// They all waited for all their time at a leader that hung.
 async fn who_writes_to_a_silent_member_waits_and_others_are_sent_elsewhere(wire: Wire) {
-    let silent = Peer::scripted([Step::Hang]).await;
+    let silent = Peer::scripted([ScriptStep::Hang]).await;
     let serving = Peer::start().await;
     let mut options = options(wire);
     options.retry.attempt_timeout = Duration::from_millis(100);
@@ -583,7 +583,7 @@ async fn who_writes_to_a_silent_member_waits_and_others_are_sent_elsewhere(wire:
 
 /// One write that waited for long kept all others from a leader that answered each of them.
 async fn a_slow_write_keeps_no_other_from_a_member_that_answers(wire: Wire) {
-    let slow = Peer::scripted([Step::Hang]).await;
+    let slow = Peer::scripted([ScriptStep::Hang]).await;
     let other = Peer::start().await;
     let mut options = options(wire);
     options.retry.attempt_timeout = Duration::from_millis(100);
@@ -608,7 +608,7 @@ async fn a_slow_write_keeps_no_other_from_a_member_that_answers(wire: Wire) {
 
 async fn a_bad_request_does_not_forget_who_leads(wire: Wire) {
     let leader = Peer::start().await;
-    let follower = Peer::scripted([Step::NotLeader(leader.address.clone())]).await;
+    let follower = Peer::scripted([ScriptStep::NotLeader(leader.address.clone())]).await;
     let client = connect(wire, &[&follower, &leader]).await.with_affinity(0);
     client.put("a", "1").await.unwrap();
     leader.always(Code::InvalidArgument);
@@ -654,7 +654,7 @@ async fn an_endpoint_that_is_silent_does_not_hold_up_the_others() {
 }
 
 async fn retries_can_be_turned_off(wire: Wire) {
-    let peer = Peer::scripted([Step::Fail(Code::Unavailable)]).await;
+    let peer = Peer::scripted([ScriptStep::Fail(Code::Unavailable)]).await;
     let never = ClientOptions {
         retry: RetryPolicy::NONE,
         ..options(wire)
@@ -700,7 +700,7 @@ async fn a_member_that_serves_nobody_is_left_for_another_behind_the_same_address
 }
 
 async fn a_member_that_does_not_answer_is_left_for_another_behind_the_same_address(wire: Wire) {
-    let away = Peer::scripted([Step::Hang, Step::Hang]).await;
+    let away = Peer::scripted([ScriptStep::Hang, ScriptStep::Hang]).await;
     let serving = Peer::start().await;
     let address = balanced(&[&away, &serving]).await;
     let brief = ClientOptions {
@@ -716,7 +716,7 @@ async fn a_member_that_does_not_answer_is_left_for_another_behind_the_same_addre
 /// Otherwise the member goes on for nobody, for as long as it waits itself.
 #[tokio::test]
 async fn the_member_is_told_how_long_a_call_is_waited_for_and_when_it_is_given_up() {
-    let peer = Peer::scripted([Step::Hang, Step::Hang]).await;
+    let peer = Peer::scripted([ScriptStep::Hang, ScriptStep::Hang]).await;
     let options = ClientOptions {
         request_timeout: Duration::from_secs(3),
         retry: RetryPolicy::NONE,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use dengine_client::{
     Client, ClientOptions, Consistency, Error, Position, RetryPolicy, SessionOptions,
 };
-use dengine_fake_kv::{Peer, Step};
+use dengine_fake_kv::{Peer, ScriptStep};
 use tonic::Code;
 
 async fn connect(peer: &Peer) -> Client {
@@ -35,7 +35,7 @@ async fn with_session(peer: &Peer) -> Client {
 #[tokio::test]
 async fn a_write_without_an_answer_is_sent_again_with_its_stamp_and_done_once() {
     for code in [Code::DeadlineExceeded, Code::Cancelled, Code::Internal] {
-        let peer = Peer::scripted([Step::DoneBut(code)]).await;
+        let peer = Peer::scripted([ScriptStep::DoneBut(code)]).await;
         let put = with_session(&peer).await.put("a", "1").await.unwrap();
         assert_eq!(put.header.revision, 2, "{code:?}: done once");
         let stamps = peer.stamps();
@@ -62,7 +62,7 @@ async fn answers_are_acknowledged_by_the_next_write() {
 
 #[tokio::test]
 async fn a_lost_session_is_told_and_ends_all_further_writes() {
-    let peer = Peer::scripted([Step::Fail(Code::NotFound)]).await;
+    let peer = Peer::scripted([ScriptStep::Fail(Code::NotFound)]).await;
     let client = with_session(&peer).await;
     for _ in 0..2 {
         let error = client.put("a", "1").await.unwrap_err();
@@ -73,7 +73,10 @@ async fn a_lost_session_is_told_and_ends_all_further_writes() {
 
 #[tokio::test]
 async fn a_session_lost_after_an_attempt_without_answer_leaves_the_write_unknown() {
-    let script = [Step::DoneBut(Code::Internal), Step::Fail(Code::NotFound)];
+    let script = [
+        ScriptStep::DoneBut(Code::Internal),
+        ScriptStep::Fail(Code::NotFound),
+    ];
     let peer = Peer::scripted(script).await;
     let error = with_session(&peer).await.put("a", "1").await.unwrap_err();
     assert!(matches!(error, Error::UnknownOutcome { .. }), "{error}");

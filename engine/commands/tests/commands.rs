@@ -5,7 +5,7 @@
 use clap::{Args, CommandFactory, Parser};
 use dengine_client::{Client, ClientOptions};
 use dengine_commands::{Cluster, EXIT_OK, KeyCommand, told};
-use dengine_fake_kv::{Peer, Step};
+use dengine_fake_kv::{Peer, ScriptStep};
 use tokio::net::TcpListener;
 use tonic::Code;
 
@@ -43,9 +43,9 @@ fn what_finds_the_cluster_stands_before_the_key() {
 }
 
 /// A cluster of one member, where it listens.
-struct Member(String);
+struct OneMember(String);
 
-impl Cluster for Member {
+impl Cluster for OneMember {
     async fn connect(&self, options: ClientOptions) -> anyhow::Result<Client> {
         Ok(Client::connect_with([self.0.clone()], options).await?)
     }
@@ -59,7 +59,7 @@ async fn run(address: &str, args: &[&str]) -> anyhow::Result<u8> {
     let (command, args) = args.split_first().unwrap();
     let program = Program::try_parse_from([&["program", command, "demo"], args].concat())?;
     let (request, ..) = program.command.split();
-    request.run(&Member(address.to_owned())).await
+    request.run(&OneMember(address.to_owned())).await
 }
 
 /// What is complained of.
@@ -97,11 +97,11 @@ async fn a_write_whose_read_is_not_answered_says_that_nothing_was_changed() {
 #[tokio::test]
 async fn a_failed_write_says_what_became_of_it() {
     for args in WRITES {
-        let peer = Peer::scripted([Step::Hang]).await;
+        let peer = Peer::scripted([ScriptStep::Hang]).await;
         let told = complaint(&peer.address, args).await;
         let unknown = "the write may or may not have taken effect: outcome unknown: no answer";
         assert!(told.starts_with(unknown), "{args:?}: {told}");
-        let peer = Peer::scripted([Step::Fail(Code::FailedPrecondition)]).await;
+        let peer = Peer::scripted([ScriptStep::Fail(Code::FailedPrecondition)]).await;
         let told = complaint(&peer.address, args).await;
         assert!(
             told.starts_with("nothing was changed: refused"),
@@ -113,12 +113,12 @@ async fn a_failed_write_says_what_became_of_it() {
 /// As by a script that runs again.
 #[tokio::test]
 async fn what_is_compacted_already_is_done() {
-    let peer = Peer::scripted([Step::Fail(Code::OutOfRange)]).await;
+    let peer = Peer::scripted([ScriptStep::Fail(Code::OutOfRange)]).await;
     assert_eq!(
         run(&peer.address, &["compact", "1"]).await.unwrap(),
         EXIT_OK
     );
-    let peer = Peer::scripted([Step::Fail(Code::OutOfRange)]).await;
+    let peer = Peer::scripted([ScriptStep::Fail(Code::OutOfRange)]).await;
     let future = complaint(&peer.address, &["compact", "2"]).await;
     assert!(
         future.starts_with("nothing was changed: revision not available"),

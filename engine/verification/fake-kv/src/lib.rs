@@ -39,7 +39,7 @@ use watch::LiveWatch;
 
 /// What happens to one request; requests beyond the script are served.
 #[derive(Debug)]
-pub enum Step {
+pub enum ScriptStep {
     /// Fails with this status.
     Fail(Code),
     /// `UNAVAILABLE` with a leader hint.
@@ -69,7 +69,7 @@ pub type Script = Vec<Result<WatchResponse, Status>>;
 
 #[derive(Debug, Default)]
 struct State {
-    script: VecDeque<Step>,
+    script: VecDeque<ScriptStep>,
     always: Option<Code>,
     between: Option<Between>,
     /// Answers nothing any more.
@@ -125,13 +125,13 @@ impl Peer {
     }
 
     /// Does with the first requests what the script says.
-    pub async fn scripted(script: impl IntoIterator<Item = Step>) -> Self {
+    pub async fn scripted(script: impl IntoIterator<Item = ScriptStep>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self::listening(listener, script)
     }
 
     /// The same, on a port of the caller's.
-    pub fn listening(listener: TcpListener, script: impl IntoIterator<Item = Step>) -> Self {
+    pub fn listening(listener: TcpListener, script: impl IntoIterator<Item = ScriptStep>) -> Self {
         Self::serving(listener, script, Load::default(), Self::alone())
     }
 
@@ -149,7 +149,7 @@ impl Peer {
 
     fn serving(
         listener: TcpListener,
-        script: impl IntoIterator<Item = Step>,
+        script: impl IntoIterator<Item = ScriptStep>,
         load: Load,
         (cluster, place): (FakeCluster, usize),
     ) -> Self {
@@ -331,22 +331,22 @@ impl Peer {
         };
         match step {
             None => Ok(None),
-            Some(Step::DoneBut(code)) => Ok(Some(Status::new(code, "scripted"))),
-            Some(Step::Fail(code)) => Err(Status::new(code, "scripted")),
-            Some(Step::NotLeader(leader)) => {
+            Some(ScriptStep::DoneBut(code)) => Ok(Some(Status::new(code, "scripted"))),
+            Some(ScriptStep::Fail(code)) => Err(Status::new(code, "scripted")),
+            Some(ScriptStep::NotLeader(leader)) => {
                 let mut status = Status::unavailable("not the leader");
                 status
                     .metadata_mut()
                     .insert(LEADER_HINT_METADATA, leader.parse().unwrap());
                 Err(status)
             }
-            Some(Step::LowOnSpace) => {
+            Some(ScriptStep::LowOnSpace) => {
                 let mut status = Status::resource_exhausted("scripted");
                 let low = MetadataValue::from_static("1");
                 status.metadata_mut().insert(LOW_ON_SPACE_METADATA, low);
                 Err(status)
             }
-            Some(Step::Hang) => std::future::pending().await,
+            Some(ScriptStep::Hang) => std::future::pending().await,
         }
     }
 

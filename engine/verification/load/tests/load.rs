@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dengine_checker::Rule;
 use dengine_client::Client;
-use dengine_fake_kv::{Peer, Step};
+use dengine_fake_kv::{Peer, ScriptStep};
 use dengine_load::{COUNTER, Load, Outcome};
 use tonic::Code;
 
@@ -78,7 +78,7 @@ async fn a_counter_that_goes_back_is_found() {
 
 #[tokio::test]
 async fn errors_are_counted_and_what_no_election_explains_is_told() {
-    let peer = Peer::scripted([Step::Fail(Code::InvalidArgument)]).await;
+    let peer = Peer::scripted([ScriptStep::Fail(Code::InvalidArgument)]).await;
     let outcome = finish(under_load(&peer, 50, 50).await).await;
     assert_eq!((outcome.unknown, outcome.refused), (0, 1));
     assert!(outcome.unexpected.is_some());
