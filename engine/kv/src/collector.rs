@@ -13,7 +13,7 @@
 use super::layout::{
     Change, Stamp, change, change_range, put_change_key, put_data_key, split_change_key,
 };
-use super::machine::Shared;
+use super::machine::SharedState;
 use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
 use dengine_types::Revision;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// Removes obsolete versions. One is enough for a store; more do no harm.
 #[derive(Debug)]
 pub struct Collector<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<SharedState<S>>,
     /// Everything before it is collected.
     next: Stamp,
     /// The compact revision up to which everything is collected.
@@ -40,7 +40,7 @@ pub struct Collected {
 }
 
 impl<S: Store> Collector<S> {
-    pub(super) fn new(shared: Arc<Shared<S>>) -> Self {
+    pub(super) fn new(shared: Arc<SharedState<S>>) -> Self {
         Self {
             shared,
             next: Stamp {
@@ -96,7 +96,7 @@ impl<S: Store> Collector<S> {
     /// Returns whether it has reached the compact revision.
     fn sweep(
         &mut self,
-        shared: &Shared<S>,
+        shared: &SharedState<S>,
         sweep: &mut Sweep,
         changes_max: usize,
     ) -> Result<bool, StoreError> {

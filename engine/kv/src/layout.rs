@@ -28,7 +28,7 @@ pub const FORMAT_VERSION: u32 = 3;
 
 /// The key of the format version, the first record of a store.
 pub const FORMAT_KEY: &[u8] = b"mformat";
-/// The key of the [`State`].
+/// The key of the [`MachineState`].
 pub const STATE_KEY: &[u8] = b"mstate";
 /// The key of the [`Membership`]; absent until the cluster is bootstrapped.
 pub const MEMBERSHIP_KEY: &[u8] = b"mmembership";
@@ -112,7 +112,7 @@ pub enum Version<'a> {
 
 /// The state of the machine besides data and membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct MachineState {
     /// The last entry whose effects are in the store.
     pub applied_index: Index,
     /// The term of that entry.
@@ -126,7 +126,7 @@ pub struct State {
     pub sessions: u64,
 }
 
-impl State {
+impl MachineState {
     /// Before the first entry.
     pub const EMPTY: Self = Self {
         applied_index: Index(0),
@@ -414,7 +414,7 @@ pub fn version(record: &[u8]) -> Result<Version<'_>, StoreError> {
 
 /// The record under [`STATE_KEY`].
 #[must_use]
-pub fn encode_state(state: &State) -> [u8; STATE_BYTES] {
+pub fn encode_state(state: &MachineState) -> [u8; STATE_BYTES] {
     let mut record = [0; STATE_BYTES];
     let numbers = [
         state.applied_index.0,
@@ -434,12 +434,12 @@ pub fn encode_state(state: &State) -> [u8; STATE_BYTES] {
 /// # Errors
 ///
 /// If it is not one, or no entries can lead to this state.
-pub fn decode_state(record: &[u8]) -> Result<State, StoreError> {
+pub fn decode_state(record: &[u8]) -> Result<MachineState, StoreError> {
     if record.len() != STATE_BYTES {
         return Err(corrupt("state", record));
     }
     let number = |at: usize| be_u64(&record[at * 8..at * 8 + 8]);
-    let state = State {
+    let state = MachineState {
         applied_index: Index(number(0)),
         applied_term: Term(number(1)),
         revision: Revision(number(2)),
@@ -453,8 +453,8 @@ pub fn decode_state(record: &[u8]) -> Result<State, StoreError> {
 }
 
 /// Whether entries can lead to this state.
-fn is_possible(state: &State) -> bool {
-    let (index, first) = (state.applied_index.0, State::EMPTY.revision);
+fn is_possible(state: &MachineState) -> bool {
+    let (index, first) = (state.applied_index.0, MachineState::EMPTY.revision);
     index <= NUMBER_MAX
         && state.applied_term.0 <= NUMBER_MAX
         // It also keeps the counting of revisions from overflowing.

@@ -2,8 +2,8 @@
 
 use super::damage::Damage;
 use super::layout::{
-    FORMAT_KEY, MEMBERSHIP_KEY, STATE_KEY, State, check_format, decode_membership, decode_state,
-    encode_format, encode_state, session_range,
+    FORMAT_KEY, MEMBERSHIP_KEY, MachineState, STATE_KEY, check_format, decode_membership,
+    decode_state, encode_format, encode_state, session_range,
 };
 use super::recent::RecentKeys;
 use super::store::{Cursor, Reclaimed, Scope, Store, StoreError, WriteBatch};
@@ -27,8 +27,8 @@ const STEP_RECORDS_MAX: usize = 32;
 /// The key-value store and the membership, as of the last applied entry.
 #[derive(Debug)]
 pub struct StateMachine<S> {
-    shared: Arc<Shared<S>>,
-    state: State,
+    shared: Arc<SharedState<S>>,
+    state: MachineState,
     membership: Arc<Membership>,
     recent: RecentKeys,
     visit_bounds: VisitBounds,
@@ -40,7 +40,7 @@ pub struct StateMachine<S> {
 
 /// What readers and flushers share with the applier.
 #[derive(Debug)]
-pub(super) struct Shared<S> {
+pub(super) struct SharedState<S> {
     pub(super) store: S,
     /// Revision up to which every change is in the store. It is raised after the batch is written,
     /// so a reader at this revision sees whole batches.
@@ -78,7 +78,7 @@ impl<S: Store> StateMachine<S> {
             Some(record) => decode_membership(&record)?,
             None => Membership::default(),
         };
-        let shared = Shared {
+        let shared = SharedState {
             store,
             revision: AtomicU64::new(state.revision.0),
             compact_revision: AtomicU64::new(state.compact_revision.0),
@@ -274,7 +274,7 @@ impl<S: Store> StateMachine<S> {
 /// Makes applied entries durable, so that the log may drop them.
 #[derive(Debug)]
 pub struct Flusher<S> {
-    pub(super) shared: Arc<Shared<S>>,
+    pub(super) shared: Arc<SharedState<S>>,
 }
 
 impl<S> Clone for Flusher<S> {
@@ -323,7 +323,7 @@ impl<S: Store> Flusher<S> {
     }
 }
 
-impl<S> Shared<S> {
+impl<S> SharedState<S> {
     pub(super) fn revision(&self) -> Revision {
         Revision(self.revision.load(Ordering::Acquire))
     }
@@ -349,7 +349,7 @@ impl<S> Shared<S> {
         self.sessions.load(Ordering::Relaxed)
     }
 
-    fn publish(&self, state: &State) {
+    fn publish(&self, state: &MachineState) {
         self.sessions.store(state.sessions, Ordering::Relaxed);
         // Release ordering: a reader of one of these sees what was written before it, and a reader
         // of a later one sees the earlier ones.
@@ -376,7 +376,7 @@ fn begin<S: Store>(store: &S) -> Result<(), StoreError> {
     drop(cursor);
     let mut batch = WriteBatch::default();
     batch.put(FORMAT_KEY, &encode_format());
-    batch.put(STATE_KEY, &encode_state(&State::EMPTY));
+    batch.put(STATE_KEY, &encode_state(&MachineState::EMPTY));
     store.write(&batch)
 }
 

@@ -7,7 +7,7 @@ use super::format::SegmentHeader;
 use super::names::Name;
 use super::open::{Found, Tail};
 use super::segments::{SegmentFile, Segments};
-use super::state::{Position, State};
+use super::state::{LogState, Position};
 use dengine_types::{HardState, NUMBER_MAX};
 use std::sync::Arc;
 
@@ -203,7 +203,7 @@ pub(super) fn create_log<D: Disk>(
         recycled: spare.recycled,
     };
     let file = begin_segment(disk, spare, &header)?;
-    let mut segments = Segments::new(State::new(header.base, header.hard_state));
+    let mut segments = Segments::new(LogState::new(header.base, header.hard_state));
     segments.push_segment(file);
     Ok(Found {
         segments,

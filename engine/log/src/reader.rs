@@ -11,9 +11,9 @@ use dengine_types::{Entry, Index, Term};
 use std::sync::Arc;
 
 /// The state that the log and its readers share.
-pub(super) struct Shared<F>(RwLock<Segments<F>>);
+pub(super) struct SharedSegments<F>(RwLock<Segments<F>>);
 
-impl<F> Shared<F> {
+impl<F> SharedSegments<F> {
     pub(super) fn new(segments: Segments<F>) -> Self {
         Self(RwLock::new(segments))
     }
@@ -36,7 +36,7 @@ impl<F> Shared<F> {
 ///
 /// Cloning is cheap, and no call holds up the writer while it waits for the disk.
 pub struct LogReader<D: Disk> {
-    shared: Arc<Shared<D::File>>,
+    shared: Arc<SharedSegments<D::File>>,
 }
 
 impl<D: Disk> Clone for LogReader<D> {
@@ -57,7 +57,7 @@ impl<D: Disk> std::fmt::Debug for LogReader<D> {
 }
 
 impl<D: Disk> LogReader<D> {
-    pub(super) fn new(shared: Arc<Shared<D::File>>) -> Self {
+    pub(super) fn new(shared: Arc<SharedSegments<D::File>>) -> Self {
         Self { shared }
     }
 

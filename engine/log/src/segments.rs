@@ -3,7 +3,7 @@
 
 use super::disk::DiskFile;
 use super::error::LogError;
-use super::state::{Change, State};
+use super::state::{Change, LogState};
 use dengine_planted::planted;
 use dengine_types::{Index, Term};
 use std::collections::VecDeque;
@@ -58,12 +58,12 @@ pub(super) struct Piece<F> {
 /// What is known of the log without reading it.
 #[derive(Debug)]
 pub(super) struct Segments<F> {
-    pub(super) state: State,
+    pub(super) state: LogState,
     segments: VecDeque<Segment<F>>,
 }
 
 impl<F: DiskFile> Segments<F> {
-    pub(super) fn new(state: State) -> Self {
+    pub(super) fn new(state: LogState) -> Self {
         Self {
             state,
             segments: VecDeque::new(),
@@ -96,8 +96,8 @@ impl<F: DiskFile> Segments<F> {
         self.segments.len()
     }
 
-    /// Applies a change that [`State::check`] accepted and that was written as `batches` at the end
-    /// of the current segment.
+    /// Applies a change that [`LogState::check`] accepted and that was written as `batches` at the
+    /// end of the current segment.
     pub(super) fn apply<T: Iterator<Item = Term>>(
         &mut self,
         change: Change<T>,

@@ -20,7 +20,7 @@ struct Run {
 
 /// The state of a log, without the entries themselves.
 #[derive(Clone, Debug, Default)]
-pub(super) struct State {
+pub(super) struct LogState {
     base: Position,
     last: Index,
     /// Ascending in both fields; one run for each term that has entries.
@@ -38,7 +38,7 @@ pub(super) struct Change<T> {
     pub(super) resets: bool,
 }
 
-impl State {
+impl LogState {
     pub(super) fn new(base: Position, hard_state: HardState) -> Self {
         Self {
             base,
@@ -180,7 +180,7 @@ impl State {
         }
     }
 
-    /// Applies a change that [`State::check`] accepted.
+    /// Applies a change that [`LogState::check`] accepted.
     pub(super) fn apply<T: Iterator<Item = Term>>(&mut self, change: Change<T>) {
         if let Some(hard_state) = change.hard_state {
             self.hard_state = hard_state;
@@ -248,12 +248,12 @@ fn check_number(what: &str, number: u64) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn state(base: (u64, u64), terms: &[u64]) -> State {
+    fn state(base: (u64, u64), terms: &[u64]) -> LogState {
         let base = Position {
             index: Index(base.0),
             term: Term(base.1),
         };
-        let mut state = State::new(base, HardState::default());
+        let mut state = LogState::new(base, HardState::default());
         let terms = terms.iter().copied().map(Term);
         let change = Change {
             previous: base,
@@ -266,7 +266,7 @@ mod tests {
         state
     }
 
-    fn terms(state: &State) -> Vec<u64> {
+    fn terms(state: &LogState) -> Vec<u64> {
         (state.base().index.0..=state.last().index.0)
             .map(|index| state.term(Index(index)).unwrap().0)
             .collect()
@@ -381,7 +381,9 @@ mod tests {
                 vote: MemberId(1),
                 commit: Index(commit),
             };
-            State::restore(base, hard_state).err().unwrap_or_default()
+            LogState::restore(base, hard_state)
+                .err()
+                .unwrap_or_default()
         };
         let huge = NUMBER_MAX + 1;
         let above = |what: &str| format!("{what} {huge} is above {NUMBER_MAX}");

@@ -10,7 +10,7 @@ use super::format::{
 use super::names::Name;
 use super::open::{Found, recover};
 use super::pieces::Next;
-use super::reader::{LogReader, Shared};
+use super::reader::{LogReader, SharedSegments};
 use super::segments::{BatchRef, SegmentFile};
 use super::state::{Change, Position};
 use super::{Batch, LogOptions, Recovered};
@@ -25,7 +25,7 @@ const BUFFER_BYTES_KEPT: usize = 8 << 20;
 pub struct Log<D: Disk> {
     pub(super) disk: Arc<D>,
     pub(super) options: LogOptions,
-    shared: Arc<Shared<D::File>>,
+    shared: Arc<SharedSegments<D::File>>,
     pub(super) current: Arc<SegmentFile<D::File>>,
     /// The offset of the next batch.
     pub(super) offset: u32,
@@ -117,7 +117,7 @@ impl<D: Disk> Log<D> {
         let recovered = recovered(&found, created);
         let log = Self {
             current: Arc::clone(found.segments.current()),
-            shared: Arc::new(Shared::new(found.segments)),
+            shared: Arc::new(SharedSegments::new(found.segments)),
             offset: found.tail.offset,
             durable: found.tail.offset,
             previous_crc: found.tail.previous_crc,
@@ -246,7 +246,7 @@ impl<D: Disk> Log<D> {
         self.shared.read().state.hard_state()
     }
 
-    /// Checks what [`State::check`](super::state::State::check) does not, and finds the entry
+    /// Checks what [`LogState::check`](super::state::LogState::check) does not, and finds the entry
     /// before the first.
     fn previous_of(&self, entries: &[Entry]) -> Result<Position, LogError> {
         let shared = self.shared.read();

@@ -1,6 +1,6 @@
 //! The outputs of a replica: [`Output`] and its parts.
 
-use crate::consensus::{PeerMessageError, State};
+use crate::consensus::{PeerMessageError, ReplicaState};
 use crate::input::{AppendId, Token};
 use crate::replica::RequestError;
 use bytes::Bytes;
@@ -47,7 +47,7 @@ pub enum Output {
         term: Term,
     },
     /// The role, the leader or the term has changed.
-    StateChanged(State),
+    StateChanged(ReplicaState),
     /// A peer sent what no member sends. It changed nothing.
     PeerRefused(PeerMessageError),
     /// Have the state machine written to disk, without waiting for more to come; then

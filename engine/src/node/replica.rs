@@ -20,7 +20,7 @@ use dengine_data_dir::{HistoryGuard, Identity};
 use dengine_kv::Reader;
 use dengine_log::{LogReader, RealDisk};
 use dengine_raft::channel::Sender;
-use dengine_raft::consensus::{Role as RaftRole, State};
+use dengine_raft::consensus::{ReplicaState, Role as RaftRole};
 use dengine_raft::replica::{Counts, Replica, Role};
 use dengine_raft::{Divergence, Input, LogJob, Output, Token};
 use std::cell::RefCell;
@@ -263,7 +263,7 @@ impl ReplicaWorker {
         self.signals.fatal.send_replace(Some(fatal));
     }
 
-    fn on_state(&mut self, state: State) {
+    fn on_state(&mut self, state: ReplicaState) {
         let old = self.signals.status.borrow().leader.as_ref().map(|l| l.id);
         if state.leader.is_some() && state.leader != old {
             ::metrics::counter!(metrics::LEADER_CHANGES_TOTAL).increment(1);

@@ -2,7 +2,7 @@
 
 use super::{ReadError, Reader};
 use crate::layout::{
-    FORMAT_KEY, STATE_KEY, Space, State, Version, decode_state, everything, space,
+    FORMAT_KEY, MachineState, STATE_KEY, Space, Version, decode_state, everything, space,
     split_change_key, split_data_key, version,
 };
 use crate::store::{Cursor, Scope};
@@ -52,7 +52,7 @@ impl<S: Store> Reader<S> {
     }
 }
 
-fn read_state(cursor: &mut impl Cursor) -> Result<State, StoreError> {
+fn read_state(cursor: &mut impl Cursor) -> Result<MachineState, StoreError> {
     cursor.seek(STATE_KEY)?;
     match cursor.record() {
         Some((STATE_KEY, record)) => decode_state(record),
@@ -73,7 +73,7 @@ struct Hasher {
 }
 
 impl Hasher {
-    fn new(state: State) -> Self {
+    fn new(state: MachineState) -> Self {
         Self {
             hash: 0xcbf2_9ce4_8422_2325,
             compacted: state.compact_revision,

@@ -7,8 +7,8 @@
 //! creates its cursors, then checks whether its revision is compacted, and if not, no cursor lacks
 //! a version that it needs.
 //!
-//! Every result of the store goes through `Shared::reported`, so that damage reaches the member as
-//! well as the caller.
+//! Every result of the store goes through `SharedState::reported`, so that damage reaches the
+//! member as well as the caller.
 
 mod batch;
 mod changes;
@@ -21,7 +21,7 @@ pub use expiring::{ExpiringKey, SessionInfo};
 pub use hash::LogicalHash;
 pub use survey::Survey;
 
-use super::machine::Shared;
+use super::machine::SharedState;
 use super::scan::{Found, Scan, Seen, find};
 use super::store::{Scope, Store, StoreError};
 use super::{KeyRange, KeyValue};
@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Reads the store of a state machine. Clones are cheap.
 #[derive(Debug)]
 pub struct Reader<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<SharedState<S>>,
     /// Ends long reads when it becomes true.
     stop: Arc<AtomicBool>,
 }
@@ -163,7 +163,7 @@ impl<S: Store> Gets<'_, S> {
 }
 
 impl<S> Reader<S> {
-    pub(super) fn new(shared: Arc<Shared<S>>) -> Self {
+    pub(super) fn new(shared: Arc<SharedState<S>>) -> Self {
         Self {
             shared,
             stop: Arc::default(),

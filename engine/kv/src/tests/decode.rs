@@ -1,9 +1,9 @@
 //! Every decoder: what was encoded is decoded, and no other bytes make it panic.
 
 use crate::layout::{
-    Change, STATE_KEY, State, Version, change, check_format, decode_membership, decode_state,
-    encode_state, put_change, put_data_key, put_version, split_change_key, split_data_key,
-    split_expiring_key, split_session_key, ttl, user_key, version, version_prefix,
+    Change, MachineState, STATE_KEY, Version, change, check_format, decode_membership,
+    decode_state, encode_state, put_change, put_data_key, put_version, split_change_key,
+    split_data_key, split_expiring_key, split_session_key, ttl, user_key, version, version_prefix,
 };
 use crate::outcome::decode_kept;
 use crate::scan::live;
@@ -153,7 +153,7 @@ fn request() -> impl Strategy<Value = Request> {
     (prop::option::of(stamp), command()).prop_map(|(session, command)| Request { session, command })
 }
 
-fn state() -> impl Strategy<Value = State> {
+fn state() -> impl Strategy<Value = MachineState> {
     let index = 0..1_u64 << 62;
     let revision = index
         .clone()
@@ -161,27 +161,29 @@ fn state() -> impl Strategy<Value = State> {
     let revisions =
         revision.prop_flat_map(|(index, newest)| (Just(index), Just(newest), 0..=newest));
     let others = (index, 0..=SESSIONS_MAX);
-    (revisions, others).prop_map(|((index, revision, compacted), (term, sessions))| State {
-        applied_index: Index(index),
-        applied_term: Term(term),
-        revision: Revision(revision),
-        compact_revision: Revision(compacted),
-        sessions,
-    })
+    (revisions, others).prop_map(
+        |((index, revision, compacted), (term, sessions))| MachineState {
+            applied_index: Index(index),
+            applied_term: Term(term),
+            revision: Revision(revision),
+            compact_revision: Revision(compacted),
+            sessions,
+        },
+    )
 }
 
 /// Found by the fuzz target `kv_store`: a read of the newest revision never ended.
 #[test]
 fn a_state_whose_newest_revision_is_compacted_is_refused() {
-    let state = State {
+    let state = MachineState {
         compact_revision: Revision(3),
         revision: Revision(2),
-        ..State::EMPTY
+        ..MachineState::EMPTY
     };
     decode_state(&encode_state(&state)).unwrap_err();
-    let state = State {
+    let state = MachineState {
         revision: Revision(0),
-        ..State::EMPTY
+        ..MachineState::EMPTY
     };
     decode_state(&encode_state(&state)).unwrap_err();
 }
@@ -191,7 +193,7 @@ fn a_state_whose_newest_revision_is_compacted_is_refused() {
 /// sent.
 #[test]
 fn an_impossible_state_is_refused() {
-    let highest = State {
+    let highest = MachineState {
         applied_index: Index((1 << 62) - 1),
         applied_term: Term((1 << 62) - 1),
         revision: Revision(1 << 62),
@@ -199,7 +201,7 @@ fn an_impossible_state_is_refused() {
         sessions: SESSIONS_MAX,
     };
     assert_eq!(decode_state(&encode_state(&highest)), Ok(highest));
-    let bend: [fn(&mut State); 6] = [
+    let bend: [fn(&mut MachineState); 6] = [
         |state| state.applied_index = Index(1 << 62),
         |state| state.applied_index = Index(u64::MAX),
         |state| state.applied_term = Term(1 << 62),
@@ -213,9 +215,9 @@ fn an_impossible_state_is_refused() {
         let refused = decode_state(&encode_state(&state));
         assert!(matches!(refused, Err(StoreError::Corrupt(_))), "{state:?}");
     }
-    let first = State {
+    let first = MachineState {
         revision: Revision(2),
-        ..State::EMPTY
+        ..MachineState::EMPTY
     };
     decode_state(&encode_state(&first)).expect_err("no entry made that revision");
 }
@@ -224,11 +226,11 @@ fn an_impossible_state_is_refused() {
 fn the_highest_state_that_opens_can_still_be_written_to() {
     let store = MemoryStore::default();
     drop(StateMachine::open(store.clone()).expect("open"));
-    let highest = State {
+    let highest = MachineState {
         applied_index: Index((1 << 62) - 1),
         applied_term: Term(1),
         revision: Revision(1 << 62),
-        ..State::EMPTY
+        ..MachineState::EMPTY
     };
     let mut batch = WriteBatch::default();
     batch.put(STATE_KEY, &encode_state(&highest));

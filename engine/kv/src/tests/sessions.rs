@@ -1,7 +1,7 @@
 //! Sessions: one rule at a time, by example.
 
 use super::{Machine, apply, bytes, command_entry, machine, put, run, show, stamped};
-use crate::layout::{STATE_KEY, State, decode_state, encode_state};
+use crate::layout::{MachineState, STATE_KEY, decode_state, encode_state};
 use crate::store::{MemoryStore, WriteBatch};
 use crate::{
     Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome, REPLY_BYTES_MAX,
@@ -344,7 +344,7 @@ fn sessions_are_bounded() {
     let store = MemoryStore::default();
     drop(StateMachine::open(store.clone()).expect("open"));
     let record = store.get(STATE_KEY).expect("get").expect("a state");
-    let nearly_full = State {
+    let nearly_full = MachineState {
         sessions: SESSIONS_MAX - 1,
         ..decode_state(&record).expect("a state")
     };
@@ -369,7 +369,7 @@ fn a_session_that_the_state_does_not_count_is_damage() {
     let (last_used, _) = machine.applied();
     drop(machine);
     let record = store.get(STATE_KEY).expect("get").expect("a state");
-    let without = State {
+    let without = MachineState {
         sessions: 0,
         ..decode_state(&record).expect("a state")
     };

@@ -11,7 +11,7 @@ mod session;
 mod single;
 mod undo;
 
-use super::layout::{MEMBERSHIP_KEY, STATE_KEY, Stamp, State, encode_state};
+use super::layout::{MEMBERSHIP_KEY, MachineState, STATE_KEY, Stamp, encode_state};
 use super::recent::{Recent, RecentKeys};
 use super::session::Session;
 use super::store::{Store, StoreError, WriteBatch};
@@ -58,7 +58,7 @@ pub(super) struct Transition<'a, S: Store> {
     returned: Returned,
     /// How to undo its changes, while that may be needed.
     undo: Option<Undo>,
-    state: State,
+    state: MachineState,
     membership: Arc<Membership>,
     batch: WriteBatch,
     buffer: Vec<u8>,
@@ -67,7 +67,7 @@ pub(super) struct Transition<'a, S: Store> {
 /// A complete step.
 pub(super) struct Finished {
     pub(super) batch: WriteBatch,
-    pub(super) state: State,
+    pub(super) state: MachineState,
     pub(super) membership: Arc<Membership>,
 }
 
@@ -77,7 +77,7 @@ impl<'a, S: Store> Transition<'a, S> {
         store: &'a S,
         recent: &'a mut RecentKeys,
         batch: WriteBatch,
-        state: State,
+        state: MachineState,
         membership: Arc<Membership>,
         reads_max: CommandVersion,
     ) -> Self {

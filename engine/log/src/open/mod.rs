@@ -9,7 +9,7 @@ use super::format::{
 };
 use super::names::Name;
 use super::segments::{BatchRef, SegmentFile, Segments};
-use super::state::{Change, State};
+use super::state::{Change, LogState};
 use super::{LogOptions, TornTail};
 use dengine_planted::planted;
 use dengine_types::NUMBER_MAX;
@@ -150,8 +150,8 @@ fn open_segment<D: Disk>(
 fn first_state<F: DiskFile>(
     file: &SegmentFile<F>,
     header: &SegmentHeader,
-) -> Result<State, LogError> {
-    State::restore(header.base, header.hard_state).map_err(|rule| {
+) -> Result<LogState, LogError> {
+    LogState::restore(header.base, header.hard_state).map_err(|rule| {
         let what =
             format!("the segment's header has a matching checksum and yet breaks a rule: {rule}");
         file.corrupt(0, what)

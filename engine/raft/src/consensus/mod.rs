@@ -63,5 +63,5 @@ pub use log_view::{LogRead, LogReadError};
 pub(crate) use older::without_leader_commit;
 #[cfg(any(test, feature = "testing"))]
 pub use older::without_promise;
-pub use types::{ConfigChange, ConfigChangeKind, Progress, Proposal, Refusal, Role, State};
+pub use types::{ConfigChange, ConfigChangeKind, Progress, Proposal, Refusal, ReplicaState, Role};
 pub use validate::PeerMessageError;

@@ -2,8 +2,8 @@
 //! [`Output`]s is here.
 
 use super::{
-    ConfigChange, Consensus, ConsensusConfig, ConsensusConfigError, LogRead, Refusal, Restored,
-    State,
+    ConfigChange, Consensus, ConsensusConfig, ConsensusConfigError, LogRead, Refusal, ReplicaState,
+    Restored,
 };
 use crate::input::{AppendId, SnapshotMeta, Token};
 use crate::output::{Divergence, LogJob, Outbound, Output};
@@ -34,7 +34,7 @@ pub trait Host {
     /// Reads cannot be confirmed.
     fn on_reads_refused(&mut self, _tokens: &[Token], _refusal: Refusal) {}
     /// Role, leader or term is another one.
-    fn on_state(&mut self, _state: State) {}
+    fn on_state(&mut self, _state: ReplicaState) {}
     /// Makes a snapshot of what is applied; `None`: it has none to give.
     fn make_snapshot(&mut self) -> Option<SnapshotMeta> {
         None

@@ -68,7 +68,7 @@ pub enum Role {
 
 /// A member's place in the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct ReplicaState {
     /// What it does.
     pub role: Role,
     /// Whom it follows.

@@ -51,7 +51,7 @@ pub use writes::{WriteAnswers, WriteReply};
 
 use crate::consensus::{
     Consensus, ConsensusConfig, ConsensusConfigError, LogRead, PeerMessageError, Proposal, Refusal,
-    Restored, State,
+    ReplicaState, Restored,
 };
 use crate::input::{Input, Token, Write};
 use crate::output::{ApplyJob, LogJob, Output};
@@ -452,7 +452,7 @@ impl<L: LogRead> Replica<L> {
         job.awaited = self.awaited(&job.entries);
     }
 
-    fn on_state(&mut self, state: State) {
+    fn on_state(&mut self, state: ReplicaState) {
         self.finish_transfer(state);
         self.look_whether_it_keeps_up();
     }

@@ -1,7 +1,7 @@
 //! Handing leadership to another voter (Raft thesis §3.10).
 
 use super::{Replica, RequestError};
-use crate::consensus::{LogRead, Progress, Refusal, Role, State};
+use crate::consensus::{LogRead, Progress, Refusal, ReplicaState, Role};
 use crate::input::{Successor, Token};
 use crate::output::Output;
 use dengine_types::{MemberId, Moment};
@@ -87,7 +87,7 @@ impl<L: LogRead> Replica<L> {
         }
     }
 
-    pub(super) fn finish_transfer(&mut self, state: State) {
+    pub(super) fn finish_transfer(&mut self, state: ReplicaState) {
         if let Some(done) = self.transfer.take_if(|t| state.leader == Some(t.to)) {
             let (token, term) = (done.token, state.term);
             self.outputs.push(Output::Transferred { token, term });

@@ -69,9 +69,9 @@ pub enum Call {
         /// What must hold for `then`.
         compares: Vec<(Key, Expected)>,
         /// The steps if all of that holds.
-        then: Vec<Step>,
+        then: Vec<BatchStep>,
         /// The steps if not.
-        otherwise: Vec<Step>,
+        otherwise: Vec<BatchStep>,
     },
     /// Reads keys as of one revision.
     Read {
@@ -94,7 +94,7 @@ pub enum Expected {
 /// One step of a batch. Later steps see what earlier ones did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Step {
+pub enum BatchStep {
     /// Sets a key.
     Put(Key, Value),
     /// Sets a key to a value that may expire later.

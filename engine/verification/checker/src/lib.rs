@@ -25,7 +25,7 @@ mod tests;
 mod violation;
 
 pub use history::{
-    Answer, Call, Expected, History, Key, Level, Moment, Operation, Reply, Seen, Step, Value,
+    Answer, BatchStep, Call, Expected, History, Key, Level, Moment, Operation, Reply, Seen, Value,
 };
 pub use recorder::{CallId, Recorder};
 pub use violation::{Rule, Violation};

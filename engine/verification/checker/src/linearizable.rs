@@ -18,7 +18,7 @@
 //!   does not help now.
 
 use super::history::History;
-use super::model::{Sighted, State, Undo};
+use super::model::{ModelState, Sighted, Undo};
 use super::prepare::{Action, Deed, KeyId, Outcome, Prepared, Ready, prepare};
 use super::violation::{Rule, Violation};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -49,7 +49,7 @@ pub fn check(history: &History, steps: usize) -> Result<Searched, Violation> {
         .map(|since| free_revisions(&ready, since));
     for part in parts(&ready) {
         let revision = history.alone_since.unwrap_or(0);
-        let state = State::empty(
+        let state = ModelState::empty(
             part.keys.len(),
             revision,
             part.sighted.clone(),
@@ -281,7 +281,7 @@ struct Search<'a> {
     part: &'a Part,
     /// For each place in the order, the first answer to what stands there or later.
     first_answer: Vec<u64>,
-    state: State,
+    state: ModelState,
     /// How many were placed of those whose order is known.
     come: usize,
     /// How many of each class were placed.
@@ -296,7 +296,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(part: &'a Part, state: State, steps_max: usize) -> Self {
+    fn new(part: &'a Part, state: ModelState, steps_max: usize) -> Self {
         let answers = part.ordered.iter().map(|it| it.operation.completed);
         let mut first_answer: Vec<u64> = answers.collect();
         for at in (1..first_answer.len()).rev() {

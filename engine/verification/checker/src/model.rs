@@ -11,7 +11,7 @@ pub(super) type Sighted = BTreeMap<(KeyId, u64), Pair>;
 
 /// The store, for the keys that are looked at.
 #[derive(Clone, Debug)]
-pub(super) struct State {
+pub(super) struct ModelState {
     /// The store's revision is this or higher.
     revision: u64,
     registers: Vec<Option<Register>>,
@@ -24,7 +24,7 @@ pub(super) struct State {
     free: Option<Arc<[u64]>>,
 }
 
-impl Hash for State {
+impl Hash for ModelState {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         (self.revision, &self.registers, &self.touched).hash(hasher);
     }
@@ -66,7 +66,7 @@ pub(super) struct Undo {
     touched: Vec<(KeyId, u64)>,
 }
 
-impl State {
+impl ModelState {
     /// No keys, at `revision` or later.
     pub(super) fn empty(
         keys: usize,

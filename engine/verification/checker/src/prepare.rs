@@ -1,7 +1,9 @@
 //! Brings every call into one form: compares, then steps; and its answer into one reply for each
 //! step. Keys and values become numbers, so that the search copies and compares little.
 
-use super::history::{Answer, Call, Expected, History, Key, Level, Operation, Reply, Seen, Step};
+use super::history::{
+    Answer, BatchStep, Call, Expected, History, Key, Level, Operation, Reply, Seen,
+};
 use super::violation::{Rule, Violation};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -325,12 +327,12 @@ impl<'a> Names<'a> {
         }
     }
 
-    fn actions(&self, steps: &[Step]) -> Vec<Action> {
-        let action = |step: &Step| match step {
-            Step::Put(key, value) => self.put(key, value, false),
-            Step::PutExpiring(key, value) => self.put(key, value, true),
-            Step::Delete(key) => Action::Delete(self.key(key)),
-            Step::Get(key) => Action::Get(self.key(key)),
+    fn actions(&self, steps: &[BatchStep]) -> Vec<Action> {
+        let action = |step: &BatchStep| match step {
+            BatchStep::Put(key, value) => self.put(key, value, false),
+            BatchStep::PutExpiring(key, value) => self.put(key, value, true),
+            BatchStep::Delete(key) => Action::Delete(self.key(key)),
+            BatchStep::Get(key) => Action::Get(self.key(key)),
         };
         steps.iter().map(action).collect()
     }
@@ -397,14 +399,16 @@ impl<'a> Names<'a> {
         }))
     }
 
-    fn replies(&self, steps: &[Step], replies: &[Reply]) -> Option<Vec<Told>> {
+    fn replies(&self, steps: &[BatchStep], replies: &[Reply]) -> Option<Vec<Told>> {
         (steps.len() == replies.len()).then_some(())?;
         let pairs = steps.iter().zip(replies);
         pairs
             .map(|pair| match pair {
-                (Step::Put(..) | Step::PutExpiring(..), Reply::Put) => Some(Told::Nothing),
-                (Step::Delete(_), Reply::Delete(deleted)) => Some(Told::Deleted(*deleted)),
-                (Step::Get(_), Reply::Get(found)) => Some(self.got(found.as_ref())),
+                (BatchStep::Put(..) | BatchStep::PutExpiring(..), Reply::Put) => {
+                    Some(Told::Nothing)
+                }
+                (BatchStep::Delete(_), Reply::Delete(deleted)) => Some(Told::Deleted(*deleted)),
+                (BatchStep::Get(_), Reply::Get(found)) => Some(self.got(found.as_ref())),
                 _ => None,
             })
             .collect()
@@ -456,10 +460,10 @@ fn keys_of(call: &Call) -> Vec<&Key> {
             otherwise,
         } => {
             let steps = then.iter().chain(otherwise).map(|step| match step {
-                Step::Put(key, _)
-                | Step::PutExpiring(key, _)
-                | Step::Delete(key)
-                | Step::Get(key) => key,
+                BatchStep::Put(key, _)
+                | BatchStep::PutExpiring(key, _)
+                | BatchStep::Delete(key)
+                | BatchStep::Get(key) => key,
             });
             compares.iter().map(|(key, _)| key).chain(steps).collect()
         }

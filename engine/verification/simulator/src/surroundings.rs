@@ -53,7 +53,7 @@ pub(super) enum Event {
     /// Something goes wrong.
     Strike(Fault),
     /// The next step of a fault that has several.
-    Then(Step),
+    Then(Action),
     /// A partition ends.
     Mend(Vec<Link>),
     /// A disk has space again.
@@ -67,7 +67,7 @@ pub(super) enum Event {
 }
 
 /// What happens to the world then.
-pub(super) struct Step(pub(super) Box<dyn FnOnce(&mut World)>);
+pub(super) struct Action(pub(super) Box<dyn FnOnce(&mut World)>);
 
 pub(super) struct Surroundings {
     pub(super) now: Nanos,
@@ -131,7 +131,7 @@ impl Surroundings {
 
     /// Plans the next step of a fault.
     pub(super) fn then(&mut self, delay: Nanos, step: impl FnOnce(&mut World) + 'static) {
-        self.after(delay, Event::Then(Step(Box::new(step))));
+        self.after(delay, Event::Then(Action(Box::new(step))));
     }
 
     /// What a member is started with now.

@@ -53,12 +53,12 @@ pub(super) enum Broken {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {
     pub(super) name: String,
-    pub(super) state: State,
+    pub(super) state: PodState,
 }
 
 /// Whether a way to it makes sense, best first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum State {
+pub(super) enum PodState {
     /// It serves.
     Ready,
     /// It runs, and may serve eventual reads at least.
@@ -69,7 +69,7 @@ pub(super) enum State {
     Down(String),
 }
 
-impl State {
+impl PodState {
     pub(super) fn runs(&self) -> bool {
         !matches!(self, Self::Down(_))
     }
@@ -78,10 +78,10 @@ impl State {
 impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
-            State::Ready => "ready",
-            State::Running => "not ready",
-            State::Leaving => "terminating",
-            State::Down(why) => why,
+            PodState::Ready => "ready",
+            PodState::Running => "not ready",
+            PodState::Leaving => "terminating",
+            PodState::Down(why) => why,
         };
         write!(f, "{} ({state})", self.name)
     }
@@ -238,7 +238,7 @@ mod tests {
     /// Members that say their name to whoever comes, and then what they are told.
     #[derive(Default)]
     struct Fake {
-        states: Mutex<BTreeMap<&'static str, State>>,
+        states: Mutex<BTreeMap<&'static str, PodState>>,
         /// Those to which there is no way, whatever their state is.
         broken: Mutex<Vec<&'static str>>,
         forbidden: bool,
@@ -246,7 +246,7 @@ mod tests {
     }
 
     impl Fake {
-        fn with(states: &[(&'static str, State)]) -> Self {
+        fn with(states: &[(&'static str, PodState)]) -> Self {
             Self {
                 states: Mutex::new(states.iter().cloned().collect()),
                 ..Self::default()
@@ -255,7 +255,7 @@ mod tests {
 
         fn now(&self) -> Vec<Member> {
             let states = self.states.lock().unwrap();
-            let member = |(name, state): (&&str, &State)| Member {
+            let member = |(name, state): (&&str, &PodState)| Member {
                 name: (*name).to_owned(),
                 state: state.clone(),
             };
@@ -292,8 +292,8 @@ mod tests {
         }
     }
 
-    fn down() -> State {
-        State::Down("Pending".to_owned())
+    fn down() -> PodState {
+        PodState::Down("Pending".to_owned())
     }
 
     /// Who answers at a port, with what was said to it.
@@ -308,14 +308,14 @@ mod tests {
 
     #[test]
     fn the_member_that_is_meant_is_tried_first_among_those_that_stand_alike() {
-        let all = |states: [State; 4]| {
+        let all = |states: [PodState; 4]| {
             let names = ["a", "b", "c", "d"].map(str::to_owned).into_iter();
             let members = names
                 .zip(states)
                 .map(|(name, state)| Member { name, state });
             members.collect::<Vec<_>>()
         };
-        use State::{Leaving, Ready, Running};
+        use PodState::{Leaving, Ready, Running};
         for (states, expect) in [
             ([Ready, Ready, Ready, Ready], "cabd"),
             ([Running, Ready, Leaving, Running], "badc"),
@@ -328,7 +328,11 @@ mod tests {
 
     #[tokio::test]
     async fn each_port_leads_to_its_member_and_to_another_one_while_that_is_away() {
-        let fake = Fake::with(&[("a", State::Ready), ("b", State::Ready), ("c", down())]);
+        let fake = Fake::with(&[
+            ("a", PodState::Ready),
+            ("b", PodState::Ready),
+            ("c", down()),
+        ]);
         let forwards = Forwards::new(fake);
         let opened = forwards.open(forwards.ways().now()).await.unwrap();
         let at = |name: &str| opened.iter().find(|it| it.0 == name).unwrap().1;
@@ -343,7 +347,7 @@ mod tests {
         // It is deleted, and comes back.
         forwards.ways().states.lock().unwrap().remove("a");
         assert_eq!(ask(at("a")).await, "b hears");
-        let back = [("a", State::Ready), ("c", State::Ready)];
+        let back = [("a", PodState::Ready), ("c", PodState::Ready)];
         forwards.ways().states.lock().unwrap().extend(back);
         assert_eq!(ask(at("a")).await, "a hears");
         assert_eq!(ask(at("c")).await, "c hears");
@@ -354,7 +358,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_way_that_was_tried_first_is_used() {
-        let forwards = Forwards::new(Fake::with(&[("a", State::Ready)]));
+        let forwards = Forwards::new(Fake::with(&[("a", PodState::Ready)]));
         let opened = forwards.open(forwards.ways().now()).await.unwrap();
         assert_eq!(ask(opened[0].1).await, "a hears");
         assert_eq!(*forwards.ways().opened.lock().unwrap(), ["a"]);
@@ -362,7 +366,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_way_is_enough_and_of_none_the_reason_is_told() {
-        let states = [("a", State::Running), ("b", State::Running)];
+        let states = [("a", PodState::Running), ("b", PodState::Running)];
         let forwards = Forwards::new(Fake::with(&states));
         forwards.ways().broken.lock().unwrap().push("a");
         let opened = forwards.open(forwards.ways().now()).await.unwrap();
@@ -380,7 +384,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn that_nobody_is_reached_any_more_is_remembered_until_somebody_is() {
-        let forwards = Forwards::new(Fake::with(&[("a", State::Ready)]));
+        let forwards = Forwards::new(Fake::with(&[("a", PodState::Ready)]));
         let opened = forwards.open(forwards.ways().now()).await.unwrap();
         assert_eq!(ask(opened[0].1).await, "a hears");
         assert_eq!(forwards.failure(), None);

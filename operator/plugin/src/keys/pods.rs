@@ -13,7 +13,7 @@ use kube::{Api, Error, ResourceExt};
 use tokio::io::{AsyncRead, AsyncReadExt as _, DuplexStream};
 use tokio::time::timeout;
 
-use super::forward::{Broken, Member, State, Way, Ways};
+use super::forward::{Broken, Member, PodState, Way, Ways};
 use crate::access::Access;
 
 /// Longest wait for a way, and then for the member to speak. An API server that is far away takes
@@ -118,22 +118,22 @@ async fn greeted<S: AsyncRead + Unpin>(mut stream: S) -> Option<Way<S>> {
 }
 
 /// Whether a way to the pod makes sense.
-fn state(pod: &Pod) -> State {
+fn state(pod: &Pod) -> PodState {
     let status = pod.status.clone().unwrap_or_default();
     let container = status.container_statuses.iter().flatten().next();
     let container = container.and_then(|it| it.state.clone());
     let waits = container.and_then(|it| it.waiting).and_then(|it| it.reason);
     let phase = status.phase.unwrap_or_else(|| "Unknown".to_owned());
     if phase != "Running" || waits.is_some() {
-        return State::Down(waits.unwrap_or(phase));
+        return PodState::Down(waits.unwrap_or(phase));
     }
     if pod.metadata.deletion_timestamp.is_some() {
-        return State::Leaving;
+        return PodState::Leaving;
     }
     let mut conditions = status.conditions.iter().flatten();
     match conditions.any(|it| it.type_ == "Ready" && it.status == "True") {
-        true => State::Ready,
-        false => State::Running,
+        true => PodState::Ready,
+        false => PodState::Running,
     }
 }
 
@@ -237,10 +237,10 @@ mod tests {
             "name": "dengine", "image": "", "imageID": "", "ready": false, "restartCount": 3,
             "state": {"waiting": {"reason": "CrashLoopBackOff"}},
         }]});
-        let down = |why: &str| State::Down(why.to_owned());
-        assert_eq!(state(&pod(&ready, false)), State::Ready);
-        assert_eq!(state(&pod(&ready, true)), State::Leaving);
-        assert_eq!(state(&pod(&runs, false)), State::Running);
+        let down = |why: &str| PodState::Down(why.to_owned());
+        assert_eq!(state(&pod(&ready, false)), PodState::Ready);
+        assert_eq!(state(&pod(&ready, true)), PodState::Leaving);
+        assert_eq!(state(&pod(&runs, false)), PodState::Running);
         assert_eq!(state(&pod(&crashes, false)), down("CrashLoopBackOff"));
         assert_eq!(
             state(&pod(&json!({"phase": "Pending"}), false)),

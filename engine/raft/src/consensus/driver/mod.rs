@@ -18,7 +18,7 @@ use super::lease::Lease;
 use super::log_view::{LogRead, LogView};
 use super::messages::Outbox;
 use super::reads::Reads;
-use super::types::{ConfigChange, ConfigChangeKind, Proposal, Refusal, Role, State};
+use super::types::{ConfigChange, ConfigChangeKind, Proposal, Refusal, ReplicaState, Role};
 use super::validate::{self, PeerMessageError};
 use super::{convert, decode};
 use crate::input::{AppendId, SnapshotMeta, Token};
@@ -94,7 +94,7 @@ pub struct Consensus<L: LogRead> {
     /// The newest hard state, and whether the log has not been given it yet.
     hard_state: HardState,
     hard_state_unsaved: bool,
-    state: State,
+    state: ReplicaState,
 }
 
 /// From which tick on a member votes that starts in this term. A member that never knew a term
@@ -173,9 +173,9 @@ impl<L: LogRead> Consensus<L> {
             pending_readies: VecDeque::new(),
             hard_state,
             hard_state_unsaved: false,
-            state: State {
+            state: ReplicaState {
                 term: hard_state.term,
-                ..State::default()
+                ..ReplicaState::default()
             },
             config,
         };
@@ -333,7 +333,7 @@ impl<L: LogRead> Consensus<L> {
 
     /// Role, leader and term as of the last [`Self::outputs`].
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ReplicaState {
         self.state
     }
 

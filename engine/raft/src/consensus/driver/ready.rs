@@ -2,7 +2,7 @@
 
 use super::Consensus;
 use crate::consensus::log_view::LogRead;
-use crate::consensus::types::{Role, State};
+use crate::consensus::types::{ReplicaState, Role};
 use crate::consensus::{appends, convert};
 use crate::output::{ApplyJob, LogJob, Outbound, Output};
 use bytes::Bytes;
@@ -155,9 +155,9 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    fn current_state(&self) -> State {
+    fn current_state(&self) -> ReplicaState {
         let raft = &self.node.raft;
-        State {
+        ReplicaState {
             role: match raft.state {
                 StateRole::Follower => Role::Follower,
                 StateRole::PreCandidate => Role::PreCandidate,

@@ -5,7 +5,7 @@ use crate::consensus::log_view::entry_bytes;
 use crate::consensus::testing::{Driver, Host};
 use crate::consensus::{
     ConfigChange, ConfigChangeKind, ConsensusConfig, LogRead, LogReadError, Proposal, Refusal,
-    Restored, Role, State,
+    ReplicaState, Restored, Role,
 };
 use crate::input::{AppendId, SnapshotMeta, Token};
 use crate::output::Outbound;
@@ -343,7 +343,7 @@ impl Host for Scripted {
         self.lines.push(format!("refuses {names}: {refusal}"));
     }
 
-    fn on_state(&mut self, state: State) {
+    fn on_state(&mut self, state: ReplicaState) {
         self.lines.push(describe_state(state));
     }
 
@@ -376,7 +376,7 @@ fn names(tokens: &[Token]) -> String {
     names.join(", ")
 }
 
-pub(super) fn describe_state(state: State) -> String {
+pub(super) fn describe_state(state: ReplicaState) -> String {
     let term = state.term;
     match (state.role, state.leader) {
         (Role::Leader, _) => format!("leads term {term}"),

@@ -2,7 +2,7 @@
 
 use crate::linearizable::{self, DEFAULT_STEPS};
 use crate::{
-    Answer, Call, Expected, History, Level, Moment, Operation, Reply, Rule, Seen, Step, check,
+    Answer, BatchStep, Call, Expected, History, Level, Moment, Operation, Reply, Rule, Seen, check,
 };
 
 /// When an operation was called and answered.
@@ -366,7 +366,7 @@ fn what_a_swap_or_a_batch_put_may_expire_as_well() {
         previous: None,
     };
     let swap = operation((1, 2), swap, answer);
-    let batch = |then: [fn(String, String) -> Step; 2]| {
+    let batch = |then: [fn(String, String) -> BatchStep; 2]| {
         let [x, y] = then;
         let call = Call::Batch {
             compares: Vec::new(),
@@ -392,9 +392,9 @@ fn what_a_swap_or_a_batch_put_may_expire_as_well() {
             both((7, 8), 6, vec![None, None]),
         ]
     };
-    good(gone(batch([Step::PutExpiring; 2])));
+    good(gone(batch([BatchStep::PutExpiring; 2])));
     bad(
-        gone(batch([Step::PutExpiring, Step::Put])),
+        gone(batch([BatchStep::PutExpiring, BatchStep::Put])),
         Rule::WrongAtRevision,
     );
 }
@@ -409,11 +409,11 @@ fn only_what_was_put_to_expire_and_is_still_there_takes_a_revision_to_go() {
         );
     };
     let expiring = || {
-        let step = |value: &str| Step::PutExpiring("k".to_owned(), value.to_owned());
+        let step = |value: &str| BatchStep::PutExpiring("k".to_owned(), value.to_owned());
         let call = Call::Batch {
             compares: vec![("k".to_owned(), Expected::ModRevision(0))],
             then: vec![step("a")],
-            otherwise: vec![Step::Delete("k".to_owned()), step("x")],
+            otherwise: vec![BatchStep::Delete("k".to_owned()), step("x")],
         };
         let answer = Answer::Batch {
             revision: 2,
@@ -435,9 +435,9 @@ fn transfer(span: Span, replies: Vec<Reply>) -> Operation {
     let call = Call::Batch {
         compares: vec![("x".to_owned(), Expected::ModRevision(0))],
         then: vec![
-            Step::Put("x".to_owned(), "1".to_owned()),
-            Step::Put("y".to_owned(), "2".to_owned()),
-            Step::Get("x".to_owned()),
+            BatchStep::Put("x".to_owned(), "1".to_owned()),
+            BatchStep::Put("y".to_owned(), "2".to_owned()),
+            BatchStep::Get("x".to_owned()),
         ],
         otherwise: Vec::new(),
     };

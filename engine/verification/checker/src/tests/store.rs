@@ -1,7 +1,7 @@
 //! A store that takes one operation after the other, and clients whose calls overlap: its histories
 //! are right by construction. A fault makes it break exactly one guarantee, visibly.
 
-use crate::{Answer, Call, CallId, Expected, History, Level, Recorder, Reply, Seen, Step};
+use crate::{Answer, BatchStep, Call, CallId, Expected, History, Level, Recorder, Reply, Seen};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt as _, SeedableRng as _};
 use std::collections::BTreeMap;
@@ -239,7 +239,10 @@ impl World {
         let (one, other) = (self.key(), self.key());
         let compared = self.key();
         let expected = self.expected(&compared);
-        let mut then = vec![Step::Get(one.clone()), Step::Put(one.clone(), self.value())];
+        let mut then = vec![
+            BatchStep::Get(one.clone()),
+            BatchStep::Put(one.clone(), self.value()),
+        ];
         if other != one {
             let value = self.value();
             then.push(put(&other, &value, self.expires()));
@@ -247,7 +250,7 @@ impl World {
         Call::Batch {
             compares: vec![(compared, expected)],
             then,
-            otherwise: vec![Step::Get(one.clone()), Step::Delete(one)],
+            otherwise: vec![BatchStep::Get(one.clone()), BatchStep::Delete(one)],
         }
     }
 
@@ -323,7 +326,7 @@ impl World {
                     succeeded: true, ..
                 },
             ) => {
-                if let Some(Step::Put(key, _)) = then.get(2) {
+                if let Some(BatchStep::Put(key, _)) = then.get(2) {
                     self.faulty = true;
                     match self.states[last - 1].get(key).cloned() {
                         Some(seen) => self.states[last].insert(key.clone(), seen),
@@ -346,7 +349,7 @@ impl World {
                 Answer::Put { revision }
             }
             Call::Delete { key } => {
-                let (revision, replies) = self.steps(&[Step::Delete(key.clone())]);
+                let (revision, replies) = self.steps(&[BatchStep::Delete(key.clone())]);
                 let deleted = replies == [Reply::Delete(true)];
                 Answer::Delete { revision, deleted }
             }
@@ -394,20 +397,20 @@ impl World {
         }
     }
 
-    fn steps(&mut self, steps: &[Step]) -> (u64, Vec<Reply>) {
+    fn steps(&mut self, steps: &[BatchStep]) -> (u64, Vec<Reply>) {
         let mut state = self.states[self.revision() as usize].clone();
         let revision = self.revision() + 1;
         let mut changed = false;
         let mut replies = Vec::new();
         for step in steps {
             replies.push(match step {
-                Step::Get(key) => Reply::Get(state.get(key).cloned()),
-                Step::Delete(key) => {
+                BatchStep::Get(key) => Reply::Get(state.get(key).cloned()),
+                BatchStep::Delete(key) => {
                     let deleted = state.remove(key).is_some();
                     changed |= deleted;
                     Reply::Delete(deleted)
                 }
-                Step::Put(key, value) | Step::PutExpiring(key, value) => {
+                BatchStep::Put(key, value) | BatchStep::PutExpiring(key, value) => {
                     changed = true;
                     let before = state.get(key);
                     let seen = Seen {
@@ -417,7 +420,7 @@ impl World {
                         version: before.map_or(1, |it| it.version + 1),
                     };
                     state.insert(key.clone(), seen);
-                    if matches!(step, Step::PutExpiring(..)) {
+                    if matches!(step, BatchStep::PutExpiring(..)) {
                         self.expiring.insert(key.clone(), revision);
                     }
                     Reply::Put
@@ -467,10 +470,10 @@ impl World {
     }
 }
 
-fn put(key: &str, value: &str, expires: bool) -> Step {
+fn put(key: &str, value: &str, expires: bool) -> BatchStep {
     let (key, value) = (key.to_owned(), value.to_owned());
     match expires {
-        true => Step::PutExpiring(key, value),
-        false => Step::Put(key, value),
+        true => BatchStep::PutExpiring(key, value),
+        false => BatchStep::Put(key, value),
     }
 }

@@ -4,7 +4,7 @@ use super::ranges::{deleted, is_range, just, keys_of, replies_of, some_range, st
 use super::{Outcome, Want};
 use crate::random::Random;
 use bytes::Bytes;
-use dengine_checker::{Answer, Call, Expected, Level, Seen, Step};
+use dengine_checker::{Answer, BatchStep, Call, Expected, Level, Seen};
 use dengine_client::policy::Failure;
 use dengine_kv as kv;
 use dengine_kv::{
@@ -210,7 +210,7 @@ fn delete(key: String, unique: &str) -> (Call, Want) {
         keys: keys.clone(),
         prev_kv: is_range(&keys),
     };
-    let deletes: Vec<_> = keys_of(&keys).into_iter().map(Step::Delete).collect();
+    let deletes: Vec<_> = keys_of(&keys).into_iter().map(BatchStep::Delete).collect();
     let call = match deletes.len() {
         1 => Call::Delete { key },
         _ => Call::Batch {

@@ -6,7 +6,7 @@
 use super::operation::seen;
 use crate::plan::KEYS_MAX;
 use bytes::Bytes;
-use dengine_checker::{Reply, Step};
+use dengine_checker::{BatchStep, Reply};
 use dengine_kv::{BatchAnswer, BatchOperation, KeyRange, KeyValue};
 
 /// How an operation names its keys; each form comes as often as the others.
@@ -61,19 +61,19 @@ pub(super) fn keys_of(keys: &KeyRange) -> Vec<String> {
 }
 
 /// What an operation of a batch does, key by key.
-pub(super) fn steps_of(operation: &BatchOperation) -> Vec<Step> {
+pub(super) fn steps_of(operation: &BatchOperation) -> Vec<BatchStep> {
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
     match operation {
         BatchOperation::Put {
             key, value, ttl_ms, ..
         } => vec![match ttl_ms {
-            0 => Step::Put(text(key), text(value)),
-            _ => Step::PutExpiring(text(key), text(value)),
+            0 => BatchStep::Put(text(key), text(value)),
+            _ => BatchStep::PutExpiring(text(key), text(value)),
         }],
         BatchOperation::Delete { keys, .. } => {
-            keys_of(keys).into_iter().map(Step::Delete).collect()
+            keys_of(keys).into_iter().map(BatchStep::Delete).collect()
         }
-        BatchOperation::Get { keys, .. } => keys_of(keys).into_iter().map(Step::Get).collect(),
+        BatchOperation::Get { keys, .. } => keys_of(keys).into_iter().map(BatchStep::Get).collect(),
     }
 }
 

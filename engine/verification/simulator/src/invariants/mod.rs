@@ -24,7 +24,7 @@ use super::trace::Hash;
 use dengine_checker::{History, Rule, Summary, Violation};
 use dengine_kv::watch::WatchSpec;
 use dengine_kv::{CommandVersion, Event, KeyValue, Membership};
-use dengine_raft::consensus::State;
+use dengine_raft::consensus::ReplicaState;
 use dengine_types::{Entry, EntryKind, Index, MemberId, Revision, Term};
 
 /// What invariants are told of.
@@ -39,7 +39,7 @@ pub(super) enum Seen<'a> {
     /// A member's role, leader or term changed; `log` is what it then believes its log to be.
     State {
         member: MemberId,
-        state: State,
+        state: ReplicaState,
         log: &'a Shadow,
     },
     /// A member was elected; `lease_of` leads an earlier term, and may still answer reads by its
@@ -57,7 +57,7 @@ pub(super) enum Seen<'a> {
     /// A member adds entries to its log, perhaps in place of others; `log` is how it was before.
     Appends {
         member: MemberId,
-        state: State,
+        state: ReplicaState,
         log: &'a Shadow,
         entries: &'a [Entry],
     },

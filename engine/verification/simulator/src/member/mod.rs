@@ -29,7 +29,7 @@ use dengine_data_dir::marks::{Marks, PowerMark, Unfit};
 use dengine_kv::{CommandVersion, Member as MemberRecord, Membership, Reader};
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Disk, LogError, LogReader};
-use dengine_raft::consensus::{Role, State};
+use dengine_raft::consensus::{ReplicaState, Role};
 use dengine_raft::replica::Replica;
 use dengine_raft::{Divergence, Input};
 use dengine_snapshot::{NotStaged, SnapshotId};
@@ -433,7 +433,7 @@ impl Member {
         replica.is_some_and(|it| it.lease().covers(|| self.clock.read(now)))
     }
 
-    pub(super) fn state(&self) -> Option<State> {
+    pub(super) fn state(&self) -> Option<ReplicaState> {
         self.process.as_ref().map(|process| process.state)
     }
 

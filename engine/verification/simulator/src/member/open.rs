@@ -17,7 +17,7 @@ use dengine_data_dir::marks::{Beginning, PowerMark, Unfit};
 use dengine_kv::StateMachine;
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Log, LogError, LogOptions, LogReader, Position, Recovered};
-use dengine_raft::consensus::{ConsensusConfig, State};
+use dengine_raft::consensus::{ConsensusConfig, ReplicaState};
 use dengine_raft::replica::{
     Applier, Keeper, LogWriter, OpenError, Opened, Replica, ReplicaConfig, first_batch, open_member,
 };
@@ -239,7 +239,7 @@ impl Member {
         let replica = self.replica_from(sim, &log, &machine, &start);
         Ok(Process {
             replica,
-            state: State::default(),
+            state: ReplicaState::default(),
             shadow: Shadow::of(&log.reader()),
             inbox: VecDeque::new(),
             callers: Callers::default(),

@@ -15,7 +15,7 @@ use crate::ticket::Callers;
 use dengine_kv::{Collector, CommandVersion, Flusher};
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Log, LogReader, Piece};
-use dengine_raft::consensus::{Role, State};
+use dengine_raft::consensus::{ReplicaState, Role};
 use dengine_raft::replica::{
     Announcement, AppliedRange, Applier, Keeper, LogWriter, Replica, RequestError,
 };
@@ -27,7 +27,7 @@ use std::time::Duration;
 
 pub(super) struct Process {
     pub(super) replica: Replica<LogReader<MemoryDisk>>,
-    pub(super) state: State,
+    pub(super) state: ReplicaState,
     pub(super) shadow: Shadow,
     pub(super) inbox: VecDeque<Input>,
     pub(super) callers: Callers,
@@ -194,7 +194,7 @@ impl Process {
     }
 
     /// Whoever lost writes leaves it to others to stand for election, for a while.
-    fn check_hesitation(&mut self, sim: &mut Surroundings, member: MemberId, state: State) {
+    fn check_hesitation(&mut self, sim: &mut Surroundings, member: MemberId, state: ReplicaState) {
         if state.leader.is_some() {
             self.hesitates = 0;
         }
@@ -207,7 +207,7 @@ impl Process {
         }
     }
 
-    fn on_state(&mut self, sim: &mut Surroundings, member: MemberId, state: State) {
+    fn on_state(&mut self, sim: &mut Surroundings, member: MemberId, state: ReplicaState) {
         let (role, term) = (state.role, state.term);
         let leader = state.leader.unwrap_or_default();
         sim.note(format_args!(

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dengine_checker::{
-    Answer, Call, CallId, Expected, History, Level, Recorder, Reply, Seen, Step,
+    Answer, BatchStep, Call, CallId, Expected, History, Level, Recorder, Reply, Seen,
 };
 use dengine_client::{
     self as client, Client, Consistency, Error, Header, OperationResult, PutOptions,
@@ -92,7 +92,7 @@ pub(crate) async fn sweep(notes: &Notes, client: &Client) -> Option<()> {
     let keys = rounds.flat_map(|round| (0..KEYS).map(move |key| key_of(round, key)));
     let call = Call::Batch {
         compares: Vec::new(),
-        then: keys.map(Step::Delete).collect(),
+        then: keys.map(BatchStep::Delete).collect(),
         otherwise: Vec::new(),
     };
     let id = notes.call(u64::MAX - 1, call.clone());
@@ -167,18 +167,18 @@ impl Caller {
         Call::Batch {
             compares: vec![(name.clone(), self.expected(key))],
             then: vec![
-                Step::Get(name.clone()),
+                BatchStep::Get(name.clone()),
                 self.put_step(name.clone()),
                 self.put_step(other.clone()),
             ],
-            otherwise: vec![Step::Get(name), Step::Delete(other)],
+            otherwise: vec![BatchStep::Get(name), BatchStep::Delete(other)],
         }
     }
 
-    fn put_step(&mut self, key: String) -> Step {
+    fn put_step(&mut self, key: String) -> BatchStep {
         match self.expires() {
-            true => Step::PutExpiring(key, self.value()),
-            false => Step::Put(key, self.value()),
+            true => BatchStep::PutExpiring(key, self.value()),
+            false => BatchStep::Put(key, self.value()),
         }
     }
 
@@ -307,8 +307,8 @@ async fn send(client: &Client, call: Call) -> Result<(Answer, Header), Error> {
 
 fn batch(
     compares: Vec<(String, Expected)>,
-    then: Vec<Step>,
-    otherwise: Vec<Step>,
+    then: Vec<BatchStep>,
+    otherwise: Vec<BatchStep>,
 ) -> client::Batch {
     let mut batch = client::Batch::new();
     for (key, expected) in compares {
@@ -326,12 +326,14 @@ fn batch(
     batch
 }
 
-fn operation(step: Step) -> client::Operation {
+fn operation(step: BatchStep) -> client::Operation {
     match step {
-        Step::Put(key, value) => client::Operation::put(key, value),
-        Step::PutExpiring(key, value) => client::Operation::put_with_ttl(key, value, TIME_TO_LIVE),
-        Step::Delete(key) => client::Operation::delete(key),
-        Step::Get(key) => client::Operation::get(key),
+        BatchStep::Put(key, value) => client::Operation::put(key, value),
+        BatchStep::PutExpiring(key, value) => {
+            client::Operation::put_with_ttl(key, value, TIME_TO_LIVE)
+        }
+        BatchStep::Delete(key) => client::Operation::delete(key),
+        BatchStep::Get(key) => client::Operation::get(key),
     }
 }
 
