@@ -419,11 +419,7 @@ mod tests {
         let others = Lanes::new(&Threads::default());
         lanes.lane(0);
         others.lane(0);
-        lanes.lanes = lanes
-            .lanes
-            .into_iter()
-            .chain(others.lanes.clone())
-            .collect();
+        lanes.lanes = lanes.lanes.iter().chain(&others.lanes).cloned().collect();
         let (kept, dropped) = oneshot::channel::<()>();
         lanes.spawn(0, async move { drop(kept) });
         drop(Running::new(Arc::clone(lanes.lane(0))));
