@@ -46,6 +46,14 @@ pub const MEMORY: Column = Column {
     of: |result| Some(result.servers?.resident_bytes_max as f64 / 1e6),
     goal: |_| None,
 };
+/// CPU time of the load generator: where it has used what it was given, it is what bounds a
+/// throughput, and the ratio of two.
+pub const TOOL_CPU: Column = Column {
+    name: "CPU of the tool, µs per request",
+    more_is_better: false,
+    of: |result| result.client_cpu_us,
+    goal: |_| None,
+};
 /// What has a table of its own; latencies share one.
 pub const ALL: [Column; 3] = [THROUGHPUT, SERVER_CPU, MEMORY];
 

@@ -52,12 +52,25 @@ fn table(column: &Column, reports: &[Named], rows: &[Row<'_>]) -> Table {
     if goals.is_some() {
         header.push("goal".to_owned());
     }
+    let tool = beside(column, rows);
+    if tool.is_some() {
+        let labels = reports
+            .iter()
+            .map(|named| format!("tool µs: {}", named.label));
+        header.extend(labels);
+    }
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(header);
     for (place, row) in rows.iter().enumerate() {
         let mut line = line(column, row);
         if let Some(goals) = &goals {
             line.push(goals[place].map(columns::times).unwrap_or_default());
+        }
+        if let Some(tool) = tool {
+            line.extend(row.cells.iter().map(|cell| {
+                let spent = value(tool, cell).map(columns::number);
+                spent.unwrap_or_default()
+            }));
         }
         table.add_row(line);
     }
@@ -66,6 +79,13 @@ fn table(column: &Column, reports: &[Named], rows: &[Row<'_>]) -> Table {
         .skip(1)
         .for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     table
+}
+
+/// What bounds a throughput, beside it, if any report tells it.
+fn beside(column: &Column, rows: &[Row<'_>]) -> Option<&'static Column> {
+    let mut cells = rows.iter().flat_map(|row| &row.cells);
+    let known = cells.any(|cell| value(&columns::TOOL_CPU, cell).is_some());
+    (column.name == columns::THROUGHPUT.name && known).then_some(&columns::TOOL_CPU)
 }
 
 /// Goals are about being beside etcd.
