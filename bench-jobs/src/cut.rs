@@ -6,8 +6,19 @@ use std::future::Future;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
+
+/// Starts the time of a run.
+#[derive(Debug)]
+pub struct Clock(oneshot::Sender<()>);
+
+impl Clock {
+    /// Now.
+    pub fn start(self) {
+        let _ = self.0.send(());
+    }
+}
 
 /// Tells every phase of a run when to end; cheap to clone.
 #[derive(Clone, Debug)]
@@ -19,12 +30,30 @@ impl Cut {
     /// # Errors
     /// If the signals cannot be listened for.
     pub fn after(limit: Duration) -> std::io::Result<Self> {
+        let (cut, clock) = Self::once_started(limit)?;
+        clock.start();
+        Ok(cut)
+    }
+
+    /// Listens for the signals; the time begins with the clock.
+    ///
+    /// # Errors
+    /// If the signals cannot be listened for.
+    pub fn once_started(limit: Duration) -> std::io::Result<(Self, Clock)> {
         let mut interrupts = signal(SignalKind::interrupt())?;
         let mut terminations = signal(SignalKind::terminate())?;
         let (cut, watched) = watch::channel(None);
+        let (clock, started) = oneshot::channel();
+        let time_is_up = async move {
+            match started.await {
+                Ok(()) => sleep(limit).await,
+                // Nobody will start it.
+                Err(_) => std::future::pending().await,
+            }
+        };
         tokio::spawn(async move {
             let reason = tokio::select! {
-                () = sleep(limit) => format!("the run was not done within --timeout {limit:?}"),
+                () = time_is_up => format!("the run was not done within --timeout {limit:?}"),
                 _ = interrupts.recv() => "the run was interrupted".to_owned(),
                 _ = terminations.recv() => "the run was terminated".to_owned(),
             };
@@ -33,7 +62,7 @@ impl Cut {
             // delivered.
             cut.closed().await;
         });
-        Ok(Cut(watched))
+        Ok((Cut(watched), Clock(clock)))
     }
 
     /// Resolves with the reason once the run must end.

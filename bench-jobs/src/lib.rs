@@ -3,8 +3,8 @@
 //! A run is: parse ([`cli`]) → for each workload: connect and check health ([`target`]), fill the
 //! key space, warm up and measure ([`load`], driven by [`session`]), with what it cost
 //! ([`servers`]) → result ([`outcome`]) → summary, JSON and, inside Kubernetes, the status of a
-//! `DEngineBenchmark` ([`post`]). Results, once there, are put side by side ([`compare`]) and shown
-//! ([`page`]).
+//! `DEngineBenchmark` ([`post`]). Several pods can send one load together ([`pods`]). Results, once
+//! there, are put side by side ([`compare`]) and shown ([`page`]).
 //!
 //! Only [`post`] knows Kubernetes; the feature `kubernetes` is for it and its flags, and the
 //! program has it by default.
@@ -28,6 +28,7 @@ pub mod load;
 pub mod machine;
 pub mod outcome;
 pub mod page;
+pub mod pods;
 #[cfg(feature = "kubernetes")]
 pub mod post;
 pub mod profiles;

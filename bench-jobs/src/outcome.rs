@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dengine_bench_model::results::{
-    LatencyUs, Preload, Protocol, Quantile, Repetition, Report, RunResult, ServerUse, Shape,
+    LatencyUs, Pods, Preload, Protocol, Quantile, Repetition, Report, RunResult, ServerUse, Shape,
     Spread, Wire,
 };
 use hdrhistogram::Histogram;
@@ -33,7 +33,7 @@ pub enum Verdict {
     Unsupported(String),
     /// A request failed, or the run did not come to its end. The text says what and how often.
     Failed(String),
-    /// The leader changed meanwhile.
+    /// The leader changed meanwhile, or one of several pods was late or lost.
     Invalid(String),
 }
 
@@ -53,6 +53,11 @@ impl Verdict {
     pub fn of(result: &RunResult) -> Self {
         if let Some(why) = &result.unsupported {
             return Verdict::Unsupported(why.clone());
+        }
+        // What a lost pod was to send counts as failed, but was no fault of the target's.
+        let trouble = result.pods.as_ref().and_then(|pods| pods.trouble.clone());
+        if let Some(trouble) = trouble {
+            return Verdict::Invalid(trouble);
         }
         if result.errors > 0 {
             let first = result
@@ -117,6 +122,8 @@ pub struct Frame {
     pub preload: Option<Preload>,
     /// Node that the load came from.
     pub node: Option<String>,
+    /// The pods that it came from, if there were several.
+    pub pods: Option<Pods>,
     /// When the first request was wanted.
     pub started_at: Timestamp,
     /// When the last answer was there.
@@ -157,6 +164,7 @@ pub fn result(frame: &Frame, measured: &Measured, spent: Option<&Spent>) -> RunR
         spread: None,
         repetitions: Vec::new(),
         client_cpu_us: spent.and_then(|spent| micros_each(spent.client_cpu, succeeded)),
+        pods: frame.pods.clone(),
         servers: spent.and_then(|spent| server_use(&spent.servers?, succeeded)),
         log_syncs: None,
         durability: facts.and_then(|facts| facts.durability.clone()),
@@ -184,6 +192,7 @@ pub fn failed(frame: &Frame, reason: &str) -> RunResult {
         latency_us: crate::load::histogram(),
         errors: 1,
         first_error: Some(reason.to_owned()),
+        began: None,
         elapsed: Duration::ZERO,
         revision: 0,
     };
@@ -356,6 +365,7 @@ pub(crate) mod tests {
             warm_up_seconds: None,
             preload: None,
             node: None,
+            pods: None,
             started_at: "2026-01-01T00:00:00Z".parse().unwrap(),
             finished_at: "2026-01-01T00:00:02Z".parse().unwrap(),
             before: Some(facts(2)),
@@ -371,6 +381,7 @@ pub(crate) mod tests {
             latency_us,
             errors,
             first_error,
+            began: None,
             elapsed,
             revision: 7,
         }

@@ -5,10 +5,13 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use dengine_bench_model::results::Report;
 
 use crate::cli::{self, Cli, Command, ResultOptions};
+use crate::cut::Cut;
 use crate::outcome::Verdict;
+use crate::pods::{self, Team};
 use crate::session::Session;
 use crate::{compare, files, page, profiles, summary};
 
@@ -52,7 +55,17 @@ pub async fn run(cli: Cli) -> ExitStatus {
 }
 
 async fn measure(cli: &Cli) -> anyhow::Result<u8> {
-    let mut session = Session::new(cli)?;
+    let options = &cli.options;
+    if options.pods.follows() {
+        return pods::follow(cli).await.map(|()| 0);
+    }
+    let (cut, clock) = Cut::once_started(options.timeout).context("signal handlers")?;
+    let team = match options.pods.pods {
+        1 => None,
+        _ => Some(Team::gather(cli, &cut).await),
+    };
+    clock.start();
+    let mut session = Session::new(cli, cut, team)?;
     let mut report = session.measure_all().await;
     let verdict = Verdict::of_all(&report);
     // Who waits for the result may load the cluster next. But of a run that is cut short there may

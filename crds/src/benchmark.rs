@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use dengine_bench_model::pods;
 use dengine_bench_model::results::{ReadConsistency, Report, Workload};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -35,6 +36,7 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
     && self.watchers == oldSelf.watchers : !has(oldSelf.watchers)) \
     && (has(self.keyPrefix) ? has(oldSelf.keyPrefix) \
     && self.keyPrefix == oldSelf.keyPrefix : !has(oldSelf.keyPrefix)) \
+    && self.pods == oldSelf.pods \
     && self.connections == oldSelf.connections \
     && self.clients == oldSelf.clients \
     && self.total == oldSelf.total \
@@ -83,6 +85,8 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
     printcolumn(name = "Schedule", type_ = "string", json_path = ".spec.schedule", priority = 1),
     printcolumn(name = "Suspend", type_ = "boolean", json_path = ".spec.suspend", priority = 1),
     printcolumn(name = "Run", type_ = "string", json_path = ".status.runId", priority = 1),
+    printcolumn(name = "Pods", type_ = "integer", json_path = ".spec.pods", priority = 1,
+                description = "Pods that send the load together"),
     printcolumn(name = "Placement", type_ = "string", json_path = ".status.placement",
                 priority = 1),
     printcolumn(name = "Durability", type_ = "string", json_path = ".status.durability",
@@ -92,7 +96,10 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
             stay valid"),
     validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("metadata.name must start with a letter and contain only lower-case letters, \
-            digits and '-', because Jobs are named after it")
+            digits and '-', because Jobs are named after it"),
+    validation = Rule::new("size(self.metadata.name) <= 51 || self.spec.pods <= 10")
+        .message("metadata.name must be no more than 51 characters for more than 10 pods, so that \
+            the names of the pods stay valid")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.workload) != has(self.profile)")
@@ -116,6 +123,10 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
     self.connections")
     .message("clients must be at least connections: a connection without a client carries \
         nothing"))]
+#[x_kube(validation = Rule::new("self.pods == 1 || !has(self.workload) || \
+    (self.pods <= self.connections && self.connections <= self.clients)")
+    .message("with several pods, pods must be at most connections and connections at most clients: \
+        each pod has a connection of its own, and each connection a client"))]
 #[x_kube(validation = Rule::new("!has(self.watchers) || self.clients * self.watchers <= 100000")
     .message("clients times watchers must be at most 100000"))]
 #[x_kube(validation = Rule::new("self.total >= self.clients")
@@ -202,6 +213,12 @@ pub struct DEngineBenchmarkSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub watchers: Option<u32>,
+    /// Pods that send the load together, each its share of the clients and connections, with one
+    /// result. A workload of fewer connections than pods, as of one client, comes from fewer of
+    /// them. If one of them begins late or is lost, the run is Invalid.
+    #[serde(default = "default_pods")]
+    #[schemars(range(min = 1, max = pods::MAX))]
+    pub pods: u32,
     /// Connections that the clients share.
     #[serde(default = "default_connections")]
     #[schemars(range(min = 1, max = 10_000))]
@@ -245,12 +262,17 @@ pub struct DEngineBenchmarkSpec {
     #[serde(default = "default_timeout_seconds")]
     #[schemars(range(min = 1, max = 86_400))]
     pub timeout_seconds: u32,
-    /// CPU and memory of the Job's pod.
+    /// CPU and memory of each of the Job's pods.
     #[serde(default)]
     pub resources: Resources,
-    /// Where the Job's pod may run.
+    /// Where the Job's pods may run. Several are spread over the nodes as far as possible, unless
+    /// this says how.
     #[serde(default)]
     pub scheduling: Scheduling,
+}
+
+fn default_pods() -> u32 {
+    1
 }
 
 fn default_connections() -> u32 {
@@ -400,6 +422,15 @@ pub struct Comparison {
     /// 99th percentile of etcd's latency, with its unit.
     #[schemars(length(max = 32))]
     pub etcd_p99: String,
+    /// CPU time of the load generator for one request of the cluster, with its unit. It bounds what
+    /// can be measured: compare it with the CPU that its pods have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub tool_cpu: Option<String>,
+    /// CPU time of the load generator for one request of etcd, with its unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub etcd_tool_cpu: Option<String>,
 }
 
 /// Winner of a workload.
@@ -502,8 +533,8 @@ pub struct DEngineBenchmarkStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub durability: Option<String>,
-    /// Node that the load ran on, and whether a member runs on it too: the load takes CPU from that
-    /// member.
+    /// Nodes that the load ran on, and whether members run on them too: the load takes CPU from
+    /// those.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub placement: Option<String>,

@@ -155,6 +155,17 @@ pub mod benchmark {
         format!("{benchmark}-{:08x}", super::fnv1a(run_id.as_bytes()))
     }
 
+    /// Headless Service that gives the pods of a Job their DNS names, if there are several.
+    pub fn pods_service(benchmark: &str) -> String {
+        format!("{benchmark}-pods")
+    }
+
+    /// Host name of the first of several pods of a run's Job, under which the others reach it.
+    pub fn first_pod(benchmark: &str, run_id: &str, namespace: &str) -> String {
+        let (job, service) = (job(benchmark, run_id), pods_service(benchmark));
+        format!("{job}-0.{service}.{namespace}.svc")
+    }
+
     /// The benchmark that an annotation of a cluster asks for. A long name is cut; a hash of the
     /// whole name keeps it distinct from others with the same beginning.
     pub fn asked_for(cluster: &str, profile: &str) -> String {
@@ -213,6 +224,9 @@ mod tests {
             cluster::peer_service(&name),
             cluster::pod(&name, 6),
             benchmark::job(&name, "a run"),
+            // Host name of the last pod of ten; with more, the name is shorter by one.
+            format!("{}-9", benchmark::job(&name, "a run")),
+            benchmark::pods_service(&name),
             benchmark::reporter(&name),
             // What the StatefulSet controller writes into a label of each pod.
             format!("{name}-5d59d67564"),

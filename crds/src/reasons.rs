@@ -110,6 +110,8 @@ pub mod benchmark {
     pub const MEMBERS_CHANGED: &str = "MembersChanged";
     /// The leader changed during the run.
     pub const LEADER_CHANGED: &str = "LeaderChanged";
+    /// One of the several pods that sent the load began late, or was lost.
+    pub const POD_LATE_OR_LOST: &str = "PodLateOrLost";
     /// An object of the required name exists and belongs to something else.
     pub const NAME_TAKEN: &str = "NameTaken";
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use dengine_bench::cli::{Task, WarmUp};
 use dengine_bench::keys::{self, Keys, Order};
-use dengine_bench::load::{self, Measured, Operation, Plan};
+use dengine_bench::load::{self, Measured, Operation, Part, Plan};
 use dengine_bench::outcome::{self, Frame};
 use dengine_bench::progress::Progress;
 use dengine_bench_model::results::{
@@ -100,6 +100,7 @@ impl<'a> Bench<'a> {
             warm_up_seconds: None,
             preload: None,
             node: None,
+            pods: None,
             started_at: now,
             finished_at: now,
             before: Some(self.cluster.facts()?),
@@ -190,6 +191,7 @@ impl<'a> Bench<'a> {
                 Workload::Watch => Operation::Watch(shape.watches_each()),
             },
             clients: u64::from(shape.clients),
+            part: Part::WHOLE,
             total,
             ends_after: None,
             rate: shape.rate,

@@ -30,6 +30,13 @@ pub struct Report {
     /// Where the load came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
+    /// Nodes of the pods that the load came from, in the order of the pods, if there were several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(
+        feature = "schemars",
+        schemars(length(max = 32), inner(length(max = 253)))
+    )]
+    pub nodes: Vec<String>,
     /// Memory of the servers before the first request, if they run on the same machine and were
     /// named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,9 +124,13 @@ pub struct RunResult {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schemars", schemars(length(max = 100)))]
     pub repetitions: Vec<Repetition>,
-    /// CPU time of the load generator for one successful request, in microseconds.
+    /// CPU time of the load generator for one successful request, in microseconds; of all its pods
+    /// together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_cpu_us: Option<f64>,
+    /// The pods that sent the load together, if there were several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pods: Option<Pods>,
     /// What the servers spent, if they run on the same machine and were named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub servers: Option<ServerUse>,
@@ -186,6 +197,23 @@ impl RunResult {
     pub fn leader_was_stable(&self) -> bool {
         self.term_before == self.term_after
     }
+}
+
+/// The pods that sent a load together.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Pods {
+    /// How many the run has.
+    pub count: u32,
+    /// How many of them sent this workload: one of fewer connections than pods comes from fewer.
+    pub loading: u32,
+    /// The last of these began at most so long after the first, in microseconds.
+    pub began_within_us: u64,
+    /// Why the numbers do not count: which pod was late or lost, and what to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 1024)))]
+    pub trouble: Option<String>,
 }
 
 /// The key space that was filled before a run.

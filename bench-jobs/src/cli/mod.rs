@@ -14,7 +14,7 @@ use clap_complete::Shell;
 use dengine_bench_model::profiles::{self, PROFILES};
 use dengine_bench_model::results::{ReadConsistency, Shape, Workload};
 
-pub use self::options::{FileOptions, LoadOptions, Options, ResultOptions};
+pub use self::options::{FileOptions, LoadOptions, Options, PodOptions, ResultOptions};
 pub use self::values::{ProtocolArg, WarmUp, WireArg};
 use self::values::{parse_consistency, parse_workload};
 use crate::target;
@@ -64,6 +64,10 @@ Examples:
     etcd --endpoints 127.0.0.1:2379
     dengine-bench compare results.jsonl
 
+  The load of one run from three machines, each with its own --pod-index, from 0 on
+    dengine-bench run --profile standard --endpoints a:4100,b:4100,c:4100 --pods 3 --pod-index 0 \
+    --first-pod load-0:4104
+
   5000 requests a second for a minute, answered or not (open loop)
     dengine-bench put --rate 5000 --total 300000 --conns 10 --clients 1000
 
@@ -71,7 +75,8 @@ Exit status:
   0  every request succeeded and the leader stayed the same
   1  a request failed, the run did not finish, or its result could not be delivered
   2  the command line was wrong; nothing was sent
-  3  the leader changed during the run: the numbers do not count
+  3  the leader changed during the run, or one of several pods was late or lost: the numbers do
+     not count
   4  `compare` found a regression beyond its budget";
 
 /// The command line.
@@ -279,6 +284,15 @@ impl Cli {
             name: name.to_owned(),
             shape: self.options.load.replace(base),
         }
+    }
+
+    /// What several pods must have been told alike to measure together.
+    #[must_use]
+    pub fn measured_alike(&self) -> String {
+        let mut alike = self.clone();
+        alike.options.pods.pod_index = None;
+        alike.options.result.node = None;
+        format!("{} {alike:?}", env!("CARGO_PKG_VERSION"))
     }
 
     /// The profile that was asked for.

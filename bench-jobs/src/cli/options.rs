@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use dengine_bench_model::pods;
 use dengine_bench_model::results::{Shape, Wire};
 
 use super::values::{
@@ -62,6 +63,9 @@ pub struct Options {
     /// What is sent.
     #[command(flatten)]
     pub load: LoadOptions,
+    /// From how many pods.
+    #[command(flatten)]
+    pub pods: PodOptions,
 
     /// Longest time of the whole run, such as 90s or 10m (a plain number is seconds)
     #[arg(
@@ -184,6 +188,79 @@ pub struct LoadOptions {
         help_heading = "Load"
     )]
     pub repeat: u32,
+}
+
+/// Pods, or processes anywhere, that send the load together.
+#[derive(Args, Clone, Debug)]
+pub struct PodOptions {
+    /// Send the load from so many pods, each with its share of the clients and connections: all are
+    /// started with the same flags, they begin together, and the first reports one result of all.
+    /// Needs --first-pod and --pod-index
+    #[arg(
+        long,
+        global = true,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(pods::MAX)),
+        help_heading = "Pods"
+    )]
+    pub pods: u32,
+    /// Which of them this one is; the first is 0
+    #[arg(
+        long,
+        global = true,
+        value_name = "N",
+        env = "JOB_COMPLETION_INDEX",
+        help_heading = "Pods"
+    )]
+    pub pod_index: Option<u32>,
+    /// Where the first of them listens for the others
+    #[arg(long, global = true, value_name = "HOST:PORT", help_heading = "Pods")]
+    pub first_pod: Option<String>,
+    /// How long they wait until all are there
+    #[arg(
+        long,
+        global = true,
+        value_name = "TIME",
+        default_value = "10m",
+        value_parser = parse_duration,
+        help_heading = "Pods"
+    )]
+    pub join_timeout: Duration,
+    /// How far apart they may begin: with more, the result does not count
+    #[arg(
+        long,
+        global = true,
+        value_name = "TIME",
+        default_value = "250ms",
+        value_parser = parse_duration,
+        help_heading = "Pods"
+    )]
+    pub begin_within: Duration,
+}
+
+impl PodOptions {
+    /// Which pod this is.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        match self.pods {
+            1 => 0,
+            _ => self.pod_index.unwrap_or(0),
+        }
+    }
+
+    /// Whether another one leads.
+    #[must_use]
+    pub fn follows(&self) -> bool {
+        self.index() > 0
+    }
+
+    /// Where the first one listens.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        let (host, port) = self.first_pod.as_deref()?.rsplit_once(':')?;
+        port.parse().ok().filter(|_| !host.is_empty())
+    }
 }
 
 /// Where results go, and what they are called there.

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command as Parser, CommandFactory, FromArgMatches};
+use dengine_bench_model::pods;
 use dengine_bench_model::results::{Protocol, ReadConsistency, Shape, Workload};
 
 use super::options::ENDPOINTS_DEFAULT;
@@ -51,6 +52,7 @@ impl Cli {
             Command::Put | Command::Compare(_) | Command::Report(_) | Command::Completions(_) => {}
         }
         self.check_that_something_is_measured()?;
+        self.check_pods()?;
         check_shapes(&self.tasks(), self.options.load.repeat)?;
         require(
             self.options.protocol == ProtocolArg::Dengine || self.options.wire.is_none(),
@@ -66,6 +68,34 @@ impl Cli {
         )?;
         require(i64::try_from(self.options.load.seed).is_ok(), || {
             format!("--seed must be at most {}", i64::MAX)
+        })
+    }
+
+    fn check_pods(&self) -> Result<(), clap::Error> {
+        let options = &self.options.pods;
+        let (pods, tasks) = (options.pods, self.tasks());
+        if pods == 1 || tasks.is_empty() {
+            return Ok(());
+        }
+        require(!Protocol::from(self.options.protocol).is_bound(), || {
+            "--pods is about systems: floor and echo are measured from one process".to_owned()
+        })?;
+        require(options.port().is_some(), || {
+            "--pods needs --first-pod HOST:PORT: where the first of them listens".to_owned()
+        })?;
+        require(options.pod_index.is_some_and(|index| index < pods), || {
+            format!(
+                "--pods {pods} needs --pod-index: which of them this is, 0 to {}",
+                pods - 1
+            )
+        })?;
+        let loading = tasks.iter().map(|task| pods::loading(pods, &task.shape));
+        let most = loading.max().unwrap_or(1);
+        require(most == pods, || {
+            format!(
+                "--pods {pods}: each needs a connection, and each connection a client, but there \
+                 are only enough for {most}; use fewer, or more --conns and --clients"
+            )
         })
     }
 

@@ -53,6 +53,62 @@ fn a_shell_is_told_the_command_line() {
 }
 
 #[test]
+fn pods_that_cannot_share_a_load_are_named() {
+    for (line, what) in [
+        (
+            "put --conns 2 --clients 2 --pods 2 --pod-index 0",
+            "--first-pod",
+        ),
+        (
+            "put --conns 2 --clients 2 --pods 2 --first-pod a:1",
+            "--pod-index",
+        ),
+        (
+            "put --conns 2 --clients 2 --pods 2 --first-pod a:1 --pod-index 2",
+            "--pod-index",
+        ),
+        (
+            "put --conns 2 --clients 2 --pods 2 --first-pod a --pod-index 0",
+            "--first-pod",
+        ),
+        (
+            "put --conns 1 --clients 9 --pods 2 --first-pod a:1 --pod-index 0",
+            "--conns",
+        ),
+        (
+            "run --profile small --pods 11 --first-pod a:1 --pod-index 0",
+            "--pods",
+        ),
+        ("put --pods 33", "--pods"),
+        (
+            "range --protocol echo --pods 2 --first-pod a:1 --pod-index 0",
+            "--pods",
+        ),
+    ] {
+        let error = parse(&format!("dengine-bench {line}")).unwrap_err();
+        assert!(error.to_string().contains(what), "{line}: {error}");
+    }
+}
+
+#[test]
+fn which_pod_it_is_matters_only_to_one_of_several() {
+    let alone = parse("dengine-bench put --pod-index 7").unwrap();
+    assert_eq!(
+        (alone.options.pods.index(), alone.options.pods.follows()),
+        (0, false)
+    );
+    let line = "put --conns 3 --clients 3 --pods 3 --first-pod load-0.svc:4104 --pod-index";
+    let pod = |index| parse(&format!("dengine-bench {line} {index}")).unwrap();
+    let pods = pod(2).options.pods;
+    assert_eq!(
+        (pods.index(), pods.follows(), pods.port()),
+        (2, true, Some(4104))
+    );
+    assert!(!pod(0).options.pods.follows());
+    assert_eq!(pod(0).measured_alike(), pod(2).measured_alike());
+}
+
+#[test]
 fn contradictions_are_named() {
     for (line, what) in [
         ("put --conns 2 --clients 1", "--clients"),

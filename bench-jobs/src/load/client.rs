@@ -18,6 +18,15 @@ use crate::target::{Events, Way};
 /// A client waits so long after a failure, so that a dead target is not hammered.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(10);
 
+/// Which client it is.
+#[derive(Clone, Copy)]
+pub(super) struct At {
+    /// Among all of the load: what it sends follows from this.
+    pub(super) index: u64,
+    /// Among those of this process: which connection it has follows from this.
+    pub(super) place: u64,
+}
+
 pub(super) struct Client<W> {
     plan: Plan,
     index: u64,
@@ -38,16 +47,17 @@ impl<W: Way> Client<W> {
     /// If a watch could not be opened.
     pub(super) async fn open(
         plan: Plan,
-        index: u64,
+        at: At,
         way: &impl Fn(usize) -> W,
         value: Bytes,
         recorder: Arc<Recorder>,
     ) -> Result<Self, String> {
+        let At { index, place } = at;
         let mut keys = plan.keys.client(index);
         let watched = match plan.operation {
             Operation::Watch(watchers) => {
                 let key = keys.nth(index);
-                let first = index * u64::from(watchers);
+                let first = place * u64::from(watchers);
                 let mut watches = Vec::with_capacity(watchers as usize);
                 // Spread over the connections as clients are.
                 for place in first..first + u64::from(watchers) {
@@ -61,7 +71,7 @@ impl<W: Way> Client<W> {
         Ok(Client {
             plan,
             index,
-            way: way(index as usize),
+            way: way(place as usize),
             keys,
             value,
             dice,

@@ -7,6 +7,7 @@
 
 mod client;
 mod pace;
+mod part;
 mod recorder;
 
 use std::future::Future;
@@ -21,6 +22,7 @@ use tokio::task::JoinSet;
 
 use self::client::Client;
 use self::pace::Pace;
+pub use self::part::Part;
 use self::recorder::Recorder;
 pub use self::recorder::histogram;
 use crate::keys::{self, Keys};
@@ -52,6 +54,8 @@ pub struct Plan {
     pub operation: Operation,
     /// Clients, each with one request in flight.
     pub clients: u64,
+    /// Which of them this process is; all the others are elsewhere.
+    pub part: Part,
     /// Requests over all clients, exactly.
     pub total: u64,
     /// Each client stops after its first request that ends so long after the start, whatever
@@ -79,6 +83,8 @@ pub struct Measured {
     pub errors: u64,
     /// The first failure, in words.
     pub first_error: Option<String>,
+    /// When the clients began; `None` if they never did.
+    pub began: Option<Instant>,
     /// From the common start to the last answer.
     pub elapsed: Duration,
     /// The highest revision that a request saw.
@@ -112,22 +118,39 @@ pub async fn run<W: Way>(
     progress: &Progress,
     cut: impl Future<Output = String>,
 ) -> Measured {
+    run_when(async { Ok(()) }, plan, way, progress, cut).await
+}
+
+/// The same, beginning when `begin` resolves, which is awaited once all clients are ready. If it
+/// fails, nothing is sent.
+pub async fn run_when<W: Way>(
+    begin: impl Future<Output = Result<(), String>>,
+    plan: Plan,
+    way: impl Fn(usize) -> W,
+    progress: &Progress,
+    cut: impl Future<Output = String>,
+) -> Measured {
     let recorder = Arc::new(Recorder::new());
     tokio::pin!(cut);
-    let opened = tokio::select! {
-        opened = open_clients(&plan, way, &recorder) => opened,
+    let ready = async {
+        let clients = open_clients(&plan, way, &recorder).await?;
+        begin.await?;
+        Ok(clients)
+    };
+    let ready = tokio::select! {
+        ready = ready => ready,
         reason = &mut cut => Err(reason),
     };
-    let clients = match opened {
+    let clients = match ready {
         Ok(clients) => clients,
         Err(error) => {
             recorder.fail(error);
-            return recorder.measured(Duration::ZERO);
+            return recorder.measured(None, Duration::ZERO);
         }
     };
     let started = Instant::now();
     let ended = run_clients(clients, started, &plan, &recorder, progress, cut).await;
-    recorder.measured(ended - started)
+    recorder.measured(Some(started), ended - started)
 }
 
 async fn open_clients<W: Way>(
@@ -136,10 +159,15 @@ async fn open_clients<W: Way>(
     recorder: &Arc<Recorder>,
 ) -> Result<Vec<Client<W>>, String> {
     let values = values(plan);
-    let mut clients = Vec::with_capacity(plan.clients as usize);
-    for index in 0..plan.clients {
+    let mut clients = Vec::with_capacity(plan.part.share(plan.clients) as usize);
+    for (place, index) in plan.part.of(plan.clients).enumerate() {
         let value = values[index as usize % values.len()].clone();
-        clients.push(Client::open(plan.clone(), index, &way, value, Arc::clone(recorder)).await?);
+        let (plan, recorder) = (plan.clone(), Arc::clone(recorder));
+        let at = client::At {
+            index,
+            place: place as u64,
+        };
+        clients.push(Client::open(plan, at, &way, value, recorder).await?);
     }
     Ok(clients)
 }
@@ -160,9 +188,7 @@ async fn run_clients<W: Way>(
     progress: &Progress,
     mut cut: impl Future<Output = String> + Unpin,
 ) -> Instant {
-    let pace = plan
-        .rate
-        .map(|rate| Pace::start(started, rate, plan.clients, plan.total));
+    let pace = plan.rate.map(|rate| Pace::start(started, rate, plan));
     let (begin, begun) = watch::channel(());
     let mut tasks = JoinSet::new();
     for client in clients {
@@ -179,7 +205,10 @@ async fn run_clients<W: Way>(
     let watched = Arc::clone(recorder);
     let _shown = match plan.ends_after {
         Some(time) => progress.follow_time(time),
-        None => progress.follow(plan.total, move || watched.finished()),
+        None => {
+            let total = plan.part.requests(plan.clients, plan.total);
+            progress.follow(total, move || watched.finished())
+        }
     };
     let mut ended = started;
     loop {

@@ -15,13 +15,17 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use super::{Part, Plan};
+
 /// The thread that keeps time; it ends when this is dropped.
 pub(super) struct Pace(Arc<Shared>);
 
 struct Shared {
     started: Instant,
     rate: f64,
-    /// One for each client.
+    /// Whose requests are woken for.
+    part: Part,
+    /// One for each client of the load.
     due: Box<[Notify]>,
     is_over: AtomicBool,
 }
@@ -31,10 +35,15 @@ struct Shared {
 pub(super) struct Schedule(Arc<Shared>);
 
 impl Pace {
-    pub(super) fn start(started: Instant, rate: f64, clients: u64, total: u64) -> Self {
+    pub(super) fn start(started: Instant, rate: f64, plan: &Plan) -> Self {
+        Self::of(started, rate, plan.part, plan.clients, plan.total)
+    }
+
+    fn of(started: Instant, rate: f64, part: Part, clients: u64, total: u64) -> Self {
         let shared = Arc::new(Shared {
             started,
             rate,
+            part,
             due: (0..clients).map(|_| Notify::new()).collect(),
             is_over: AtomicBool::new(false),
         });
@@ -60,7 +69,9 @@ impl Shared {
     }
 
     fn keep(&self, total: u64) {
-        for number in 0..total {
+        let clients = self.due.len() as u64;
+        let own = |number: &u64| self.part.has(number % clients);
+        for number in (0..total).filter(own) {
             let wanted = self.wanted(number);
             while let Some(early) = wanted.checked_duration_since(Instant::now()) {
                 if self.is_over.load(Ordering::Relaxed) {
@@ -70,7 +81,7 @@ impl Shared {
                 thread::sleep(early.min(Duration::from_millis(50)));
             }
             // Remembered if the client is busy; it looks at the clock itself then.
-            self.due[(number % self.due.len() as u64) as usize].notify_one();
+            self.due[(number % clients) as usize].notify_one();
         }
     }
 }
@@ -96,7 +107,7 @@ mod tests {
     #[tokio::test]
     async fn requests_are_due_at_the_rate_and_never_early() {
         let started = Instant::now();
-        let pace = Pace::start(started, 1_000.0, 2, 100);
+        let pace = Pace::of(started, 1_000.0, Part::WHOLE, 2, 100);
         let schedule = pace.schedule();
         for number in 0..100 {
             let wanted = schedule.wanted(number);
@@ -110,7 +121,7 @@ mod tests {
     async fn a_client_that_is_late_does_not_wait() {
         let started = Instant::now();
         // Whoever waited to be woken would be so in a quarter of an hour.
-        let pace = Pace::start(started, 0.001, 1, 20);
+        let pace = Pace::of(started, 0.001, Part::WHOLE, 1, 20);
         let schedule = pace.schedule();
         let late = async {
             for _ in 0..20 {

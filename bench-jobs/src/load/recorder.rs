@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
@@ -105,7 +105,7 @@ impl Recorder {
         self.shards.iter().map(answered).sum::<u64>() + self.errors.load(Ordering::Relaxed)
     }
 
-    pub(super) fn measured(&self, elapsed: Duration) -> Measured {
+    pub(super) fn measured(&self, began: Option<Instant>, elapsed: Duration) -> Measured {
         let mut latency_us = histogram();
         let mut revision = 0;
         for shard in &self.shards {
@@ -120,6 +120,7 @@ impl Recorder {
             latency_us,
             errors: self.errors.load(Ordering::Relaxed),
             first_error: self.first_error.get().cloned(),
+            began,
             elapsed,
             revision,
         }
@@ -145,7 +146,7 @@ mod tests {
                 recorder.shards[i % SHARDS].record(Duration::from_micros(us), i as u64);
                 one.record(us).unwrap();
             }
-            let measured = recorder.measured(Duration::from_secs(1));
+            let measured = recorder.measured(None, Duration::from_secs(1));
             prop_assert_eq!(&measured.latency_us, &one);
             prop_assert_eq!(measured.requests(), latencies.len() as u64);
             prop_assert_eq!(measured.revision, latencies.len() as u64 - 1);
@@ -166,7 +167,7 @@ mod tests {
                 });
             }
         });
-        let measured = recorder.measured(Duration::from_secs(1));
+        let measured = recorder.measured(None, Duration::from_secs(1));
         assert_eq!((measured.requests(), measured.revision), (4_000, 3_999));
         assert_eq!(
             (measured.latency_us.min(), measured.latency_us.max()),
@@ -179,7 +180,7 @@ mod tests {
         let recorder = Recorder::new();
         recorder.fail("one".to_owned());
         recorder.fail_many(3, "two".to_owned());
-        let measured = recorder.measured(Duration::ZERO);
+        let measured = recorder.measured(None, Duration::ZERO);
         assert_eq!((measured.errors, measured.requests()), (4, 4));
         assert_eq!(measured.first_error.as_deref(), Some("one"));
         assert!(measured.latency_us.is_empty() && !recorder.has_failed());

@@ -4,12 +4,12 @@ mod prepare;
 mod space;
 mod tidy;
 
+use std::future::Future;
 use std::time::Duration;
 
-use anyhow::Context;
 use bytes::Bytes;
 use dengine_bench_model::results::{
-    IdleServers, Protocol, ReadConsistency, Report, RunResult, Shape, Workload,
+    IdleServers, Pods, Protocol, ReadConsistency, Report, RunResult, Shape, Workload,
 };
 use jiff::Timestamp;
 
@@ -17,8 +17,9 @@ use self::prepare::{Filled, Prepared};
 use crate::cli::{Cli, Options, Task};
 use crate::cut::Cut;
 use crate::keys::{self, Keys, Order};
-use crate::load::{self, Measured, Operation, Plan};
+use crate::load::{self, Measured, Operation, Part, Plan};
 use crate::outcome::{self, Frame, Verdict};
+use crate::pods::{Spans, Team};
 use crate::progress::Progress;
 use crate::servers::Servers;
 use crate::target::{self, Facts, Target};
@@ -35,6 +36,8 @@ pub struct Session<'a> {
     cli: &'a Cli,
     cut: Cut,
     servers: Servers,
+    /// The other pods, if this is the first of several.
+    team: Option<Team>,
     /// What the name of each key begins with; empty for bare keys.
     folder: Bytes,
     /// What lies in the folder, and is taken away in the end.
@@ -45,25 +48,29 @@ pub struct Session<'a> {
     begun: bool,
     /// Keys that are known to be there.
     filled: Option<Filled>,
-    /// Which workload is measured, of how many; for the progress bar.
+    /// The number of the workload that is measured.
+    task: usize,
+    /// The same, and of how many; for the progress bar.
     place: String,
 }
 
 impl<'a> Session<'a> {
-    /// Starts the clock of `--timeout`.
+    /// A session that ends when it is cut.
     ///
     /// # Errors
-    /// If a server process that was named is not there, or signals cannot be listened for.
-    pub fn new(cli: &'a Cli) -> anyhow::Result<Self> {
+    /// If a server process that was named is not there.
+    pub fn new(cli: &'a Cli, cut: Cut, team: Option<Team>) -> anyhow::Result<Self> {
         Ok(Session {
             cli,
-            cut: Cut::after(cli.options.timeout).context("signal handlers")?,
+            cut,
             servers: Servers::new(&cli.options.server_pid)?,
+            team,
             folder: folder_of(&cli.options),
             written: tidy::Written::default(),
             not_swept: None,
             begun: false,
             filled: None,
+            task: 0,
             place: String::new(),
         })
     }
@@ -78,16 +85,24 @@ impl<'a> Session<'a> {
             profile: self.cli.profile().map(str::to_owned),
             command: machine::command(),
             machine: machine::machine(),
+            nodes: self
+                .team
+                .as_ref()
+                .map_or_else(Vec::new, |team| team.nodes().to_vec()),
             idle: self.idle().await,
             results: Vec::new(),
             left_over: None,
         };
         let tasks = self.cli.tasks();
         for (done, task) in tasks.iter().enumerate() {
+            self.task = done;
             if tasks.len() > 1 {
                 self.place = format!("{} {}/{}: ", task.name, done + 1, tasks.len());
             }
             report.results.push(self.measure(task).await);
+        }
+        if let Some(team) = self.team.take() {
+            team.dismiss().await;
         }
         report
     }
@@ -195,6 +210,7 @@ impl<'a> Session<'a> {
             Ok(prepared) => prepared,
             Err(error) => {
                 frame.finished_at = Timestamp::now();
+                frame.pods = self.pods(&task.shape, None);
                 return outcome::failed(&frame, &format!("{error:#}"));
             }
         };
@@ -229,6 +245,7 @@ impl<'a> Session<'a> {
             warm_up_seconds: None,
             preload: None,
             node: options.result.node.clone(),
+            pods: None,
             started_at: now,
             finished_at: now,
             before: None,
@@ -244,13 +261,15 @@ impl<'a> Session<'a> {
         repetition: u64,
     ) -> RunResult {
         let shape = frame.shape.clone();
-        let mut plan = self.plan(&shape, shape.total);
-        plan.keys = plan.keys.shifted(keys::of_repetition(&shape, repetition));
         let spending = self.servers.start();
         frame.started_at = Timestamp::now();
-        let measured = self.load(plan, &prepared.target, "measuring").await;
+        let load = self.load_together(&shape, Some(repetition), &prepared.target);
+        let (measured, others_cpu, spans) = load.await;
         frame.finished_at = Timestamp::now();
-        let spent = spending.end();
+        let mut spent = spending.end();
+        if let Ok(spent) = &mut spent {
+            spent.client_cpu += others_cpu;
+        }
 
         let patience = match measured.errors {
             0 => self.cli.options.ready_timeout,
@@ -260,6 +279,7 @@ impl<'a> Session<'a> {
         let after = Facts::await_ready(frame.protocol, &prepared.endpoints, patience).await;
         frame.after = after.ok();
         self.note_filled(&shape, &measured);
+        frame.pods = self.pods(&shape, (measured.errors == 0).then_some(&spans));
         let result = outcome::result(frame, &measured, spent.as_ref().ok());
         // The next repetition begins where this one ended.
         frame.before.clone_from(&frame.after);
@@ -277,6 +297,7 @@ impl<'a> Session<'a> {
                 Workload::Watch => Operation::Watch(shape.watches_each()),
             },
             clients: u64::from(shape.clients),
+            part: Part::WHOLE,
             total,
             ends_after: None,
             rate: shape.rate,
@@ -292,15 +313,123 @@ impl<'a> Session<'a> {
         Keys::new(space, shape.key_size, order, seed).inside(self.folder.clone())
     }
 
+    /// A load that comes from this process alone.
     async fn load(&mut self, plan: Plan, target: &Target, phase: &str) -> Measured {
+        self.note_written(&plan);
+        let progress = self.progress(phase);
+        let way = |client| target.lane(client);
+        load::run(plan, way, &progress, self.cut.reason()).await
+    }
+
+    fn note_written(&mut self, plan: &Plan) {
         if !matches!(plan.operation, Operation::Get(_)) {
             self.written.note(&plan.keys);
         }
-        let progress = Progress {
+    }
+
+    fn progress(&self, phase: &str) -> Progress {
+        Progress {
             phase: format!("{}{phase}", self.place),
+        }
+    }
+}
+
+/// What several pods do together; with one, it does that alone.
+impl Session<'_> {
+    /// This process's part of a workload.
+    fn part(&self, shape: &Shape) -> Part {
+        let team = self.team.as_ref();
+        let part = team.and_then(|team| Part::of_pod(0, team.pods(), shape));
+        part.unwrap_or(Part::WHOLE)
+    }
+
+    /// A repetition of a workload, counted from 0, or its warm-up.
+    fn plan_of(&self, shape: &Shape, repetition: Option<u64>) -> (Plan, &'static str) {
+        match repetition {
+            Some(repetition) => {
+                let mut plan = self.plan(shape, shape.total);
+                plan.keys = plan.keys.shifted(keys::of_repetition(shape, repetition));
+                (plan, "measuring")
+            }
+            None => (self.warm_up_plan(shape), "warming up"),
+        }
+    }
+
+    /// A load that comes from all pods; what the tool of the others spent on it; and when all
+    /// began.
+    async fn load_together(
+        &mut self,
+        shape: &Shape,
+        repetition: Option<u64>,
+        target: &Target,
+    ) -> (Measured, Duration, Spans) {
+        let (plan, phase) = self.plan_of(shape, repetition);
+        let part = self.part(shape);
+        let (task, cut, progress) = (self.task, self.cut.clone(), self.progress(phase));
+        self.note_written(&plan);
+        let Some(team) = &mut self.team else {
+            let measured = self.load(plan, target, phase).await;
+            return (measured, Duration::ZERO, Spans::default());
         };
+        team.make_ready(shape, task, repetition);
+        let loss = team.loss();
+        let over = async {
+            tokio::select! {
+                why = cut.reason() => why,
+                why = loss => why,
+            }
+        };
+        let plan = Plan { part, ..plan };
         let way = |client| target.lane(client);
-        load::run(plan, way, &progress, self.cut.reason()).await
+        let own = load::run_when(team.begin(shape), plan, way, &progress, over).await;
+        team.end(shape, own, &cut).await
+    }
+
+    /// This pod's part of a load that another one leads, and what it spent on it.
+    pub(crate) async fn follow_load(
+        &self,
+        shape: &Shape,
+        part: Part,
+        repetition: Option<u64>,
+        target: &Target,
+        begin: impl Future<Output = Result<(), String>>,
+        stop: impl Future<Output = String>,
+    ) -> (Measured, Duration) {
+        let (plan, phase) = self.plan_of(shape, repetition);
+        let plan = Plan { part, ..plan };
+        let over = async {
+            tokio::select! {
+                why = self.cut.reason() => why,
+                why = stop => why,
+            }
+        };
+        let spending = self.servers.start();
+        let way = |client| target.lane(client);
+        let measured = load::run_when(begin, plan, way, &self.progress(phase), over).await;
+        let spent = spending.end();
+        (
+            measured,
+            spent.map_or(Duration::ZERO, |spent| spent.client_cpu),
+        )
+    }
+
+    /// Keys lie where another pod says.
+    pub(crate) fn lies_in(&mut self, folder: Bytes) {
+        self.folder = folder;
+    }
+
+    /// What a result says of the pods; of a load without failures also when they began.
+    fn pods(&self, shape: &Shape, spans: Option<&Spans>) -> Option<Pods> {
+        let team = self.team.as_ref()?;
+        let allowed = self.cli.options.pods.begin_within;
+        let late = spans.and_then(|spans| spans.trouble(team.pods(), allowed));
+        let began_within = spans.map(Spans::began_within).unwrap_or_default();
+        Some(Pods {
+            count: team.pods(),
+            loading: dengine_bench_model::pods::loading(team.pods(), shape),
+            began_within_us: u64::try_from(began_within.as_micros()).unwrap_or(u64::MAX),
+            trouble: team.lost().or(late).map(|words| outcome::in_words(&words)),
+        })
     }
 }
 

@@ -9,8 +9,9 @@ use tokio::time::{sleep, timeout};
 use super::Session;
 use crate::cli::WarmUp;
 use crate::keys::{self, Order};
-use crate::load::{Measured, Operation, Plan};
+use crate::load::{Measured, Operation, Part, Plan};
 use crate::outcome::Frame;
+use crate::pods::Team;
 use crate::target::{Connect, Facts, Target, Way as _};
 
 /// Clients that fill the key space: enough to batch well, few enough not to overload.
@@ -43,6 +44,9 @@ impl Filled {
 
 impl Session<'_> {
     pub(super) async fn prepare(&mut self, frame: &mut Frame) -> anyhow::Result<Prepared> {
+        if let Some(lost) = self.team.as_ref().and_then(Team::lost) {
+            bail!(lost);
+        }
         let options = &self.cli.options;
         let before =
             Facts::await_ready(frame.protocol, &options.endpoints, options.ready_timeout).await?;
@@ -53,16 +57,14 @@ impl Session<'_> {
         };
         frame.before = Some(before);
         self.begin().await?;
-        let connect = Connect {
-            protocol: frame.protocol,
-            wire: frame.wire.unwrap_or_default(),
-            endpoints: endpoints.clone(),
-            connections: frame.shape.connections as usize,
-            request_timeout: options.request_timeout,
-            retry: false,
-        };
-        let target = Target::connect(&connect).await.context("connecting")?;
         let shape = frame.shape.clone();
+        let part = self.part(&shape);
+        let connect = self.connect(&shape, &endpoints, part);
+        let target = Target::connect(&connect).await.context("connecting")?;
+        if let Some(team) = &mut self.team {
+            team.connect(&shape, self.task, &endpoints, &self.folder)
+                .await?;
+        }
         let reads = match shape.workload {
             Workload::Range | Workload::Mixed => true,
             Workload::Put | Workload::Watch => false,
@@ -70,15 +72,34 @@ impl Session<'_> {
         if reads && !frame.protocol.is_bound() {
             let filled = match self.filled.filter(|filled| filled.serves(&shape)) {
                 Some(filled) => filled,
-                None => self.fill(&connect, frame).await?,
+                None => {
+                    let all = self.connect(&shape, &endpoints, Part::WHOLE);
+                    self.fill(&all, frame).await?
+                }
             };
-            self.settle(&target, &shape, filled.revision).await?;
+            self.settle(&target, &shape, part, filled.revision).await?;
+            if let Some(team) = &mut self.team {
+                team.settle(&shape, self.task, filled.revision).await?;
+            }
         }
         self.warm_up(&target, frame).await?;
         // Asked again, because electing a leader during the preparation harms nobody.
         let before = Facts::await_ready(frame.protocol, &endpoints, options.ready_timeout).await?;
         frame.before = Some(before);
         Ok(Prepared { target, endpoints })
+    }
+
+    /// The connections of a part of a workload.
+    pub(crate) fn connect(&self, shape: &Shape, endpoints: &[String], part: Part) -> Connect {
+        let options = &self.cli.options;
+        Connect {
+            protocol: options.protocol.into(),
+            wire: options.wire().unwrap_or_default(),
+            endpoints: part.endpoints(endpoints),
+            connections: part.share(shape.connections.into()) as usize,
+            request_timeout: options.request_timeout,
+            retry: false,
+        }
     }
 
     /// Writes every key of the key space once.
@@ -135,11 +156,17 @@ impl Session<'_> {
 
     /// Waits until every connection serves the filled key space: an eventual read may be answered
     /// by a member that has not applied it yet.
-    async fn settle(&self, target: &Target, shape: &Shape, revision: u64) -> anyhow::Result<()> {
+    pub(crate) async fn settle(
+        &self,
+        target: &Target,
+        shape: &Shape,
+        part: Part,
+        revision: u64,
+    ) -> anyhow::Result<()> {
         let keys = self.keys(keys::space(shape), shape, Order::Sequential);
         let first = keys.client(0).key(0);
         let settled = async {
-            for connection in 0..shape.connections as usize {
+            for connection in 0..part.share(shape.connections.into()) as usize {
                 let mut lane = target.lane(connection);
                 loop {
                     let fresh = ReadConsistency::Eventual;
@@ -159,23 +186,32 @@ impl Session<'_> {
     /// predictors are as they will be. A put writes one key per client, so the others are still
     /// new.
     async fn warm_up(&mut self, target: &Target, frame: &mut Frame) -> anyhow::Result<()> {
-        let shape = &frame.shape;
-        let (total, ends_after) = match self.cli.options.load.warm_up(shape) {
-            WarmUp::Requests(requests) => (requests, None),
-            WarmUp::Time(time) => (u64::MAX, Some(time)),
-        };
-        let space = u64::from(shape.clients).min(keys::space(shape));
-        let plan = Plan {
-            rate: None,
-            ends_after,
-            keys: self.keys(space, shape, Order::Sequential),
-            ..self.plan(shape, total)
-        };
-        let warmed = self.load(plan, target, "warming up").await;
+        let shape = frame.shape.clone();
+        let (total, ends_after) = self.warm_up_of(&shape);
+        let (warmed, ..) = self.load_together(&shape, None, target).await;
         frame.warm_up = warmed.requests();
         frame.warm_up_seconds = ends_after.map(|time| time.as_secs_f64());
         let asked_for = ends_after.map_or(total, |_| warmed.requests());
         succeeded(&warmed, asked_for).context("warming up")
+    }
+
+    /// How many requests, and for how long.
+    fn warm_up_of(&self, shape: &Shape) -> (u64, Option<Duration>) {
+        match self.cli.options.load.warm_up(shape) {
+            WarmUp::Requests(requests) => (requests, None),
+            WarmUp::Time(time) => (u64::MAX, Some(time)),
+        }
+    }
+
+    pub(super) fn warm_up_plan(&self, shape: &Shape) -> Plan {
+        let (total, ends_after) = self.warm_up_of(shape);
+        let space = u64::from(shape.clients).min(keys::space(shape));
+        Plan {
+            rate: None,
+            ends_after,
+            keys: self.keys(space, shape, Order::Sequential),
+            ..self.plan(shape, total)
+        }
     }
 }
 

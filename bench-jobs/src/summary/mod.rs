@@ -74,6 +74,15 @@ fn write_setup(out: &mut String, result: &RunResult) -> fmt::Result {
         "Clients",
         &format!("{clients} over {connections}{place}, all in flight"),
     )?;
+    if let Some(pods) = &result.pods {
+        let within = pods.began_within_us as f64 / 1e3;
+        let (loading, count) = (pods.loading, pods.count);
+        line(
+            out,
+            "Pods",
+            &format!("{loading} of {count} sent it, begun within {within:.1} ms"),
+        )?;
+    }
     if let Some(seconds) = result.warm_up_seconds {
         let requests = grouped(result.warm_up);
         line(

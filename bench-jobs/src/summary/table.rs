@@ -50,7 +50,7 @@ pub(crate) fn latency(us: &LatencyUs) -> [f64; 7] {
 }
 
 fn results(results: &[RunResult]) -> Table {
-    let mut header = words(["workload", "conns/clients", "requests/s", "spread"]);
+    let mut header = words(["workload", "conns/clients", "pods", "requests/s", "spread"]);
     header.extend(latency_header());
     header.extend(words([
         "CPU µs: servers",
@@ -67,6 +67,8 @@ fn row(result: &RunResult) -> Vec<String> {
         result.name.clone(),
         format!("{}/{}", shape.connections, grouped(shape.clients.into())),
     ];
+    let pods = result.pods.as_ref().map(|pods| pods.loading.to_string());
+    row.push(pods.unwrap_or_default());
     if result.unsupported.is_some() {
         row.push("unsupported".to_owned());
         return row;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
 use clap::Args;
+use dengine_bench_model::pods;
 use dengine_bench_model::results::Workload;
 use dengine_crds::benchmark::{BenchmarkPhase, DEngineBenchmarkStatus};
 use dengine_crds::{DEngineBenchmark, DEngineCluster, conditions};
@@ -43,6 +44,13 @@ pub(crate) struct Options {
     /// Bytes of each value.
     #[arg(long, default_value_t = 256)]
     value_size: u32,
+    /// Pods that send the load together, each its share of the clients and connections.
+    #[arg(
+        long,
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(pods::MAX))
+    )]
+    pods: u32,
     /// Do not wait for the numbers.
     #[arg(long)]
     no_wait: bool,
@@ -92,8 +100,12 @@ pub(crate) async fn run(access: &Access, options: &Options) -> anyhow::Result<()
     let p99 = status.p99.as_deref().unwrap_or("unknown");
     if status.phase == Some(BenchmarkPhase::Succeeded) {
         let ops = status.ops_per_second.unwrap_or_default();
+        let from = match options.pods {
+            1 => String::new(),
+            pods => format!(", from {pods} pods"),
+        };
         say(format_args!(
-            "{phase}: {ops} requests per second, p99 {p99}"
+            "{phase}: {ops} requests per second, p99 {p99}{from}"
         ));
         return Ok(());
     }
@@ -114,6 +126,10 @@ fn manifest(name: &str, run: &str, options: &Options) -> Value {
             spec["total"] = json!(options.total);
             spec["valueSize"] = json!(options.value_size);
         }
+    }
+    // What is not asked for need not be known to the CRDs, which may be older.
+    if options.pods > 1 {
+        spec["pods"] = json!(options.pods);
     }
     json!({
         "apiVersion": DEngineBenchmark::api_version(&()),

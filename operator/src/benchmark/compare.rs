@@ -23,6 +23,10 @@ pub(crate) struct Row {
     pub their_p99_us: u64,
     /// Throughput of the first divided by that of the other.
     pub times: f64,
+    /// CPU time of the tool for one request of the first, in microseconds.
+    pub our_tool_us: Option<f64>,
+    /// That of the other.
+    pub their_tool_us: Option<f64>,
 }
 
 /// The workloads that both measured without a failure, in the order of the first.
@@ -41,6 +45,8 @@ pub(super) fn rows(ours: &Report, theirs: &Report) -> Vec<Row> {
         our_p99_us: our.latency_us.p99,
         their_p99_us: their.latency_us.p99,
         times: our.ops_per_second / their.ops_per_second,
+        our_tool_us: our.client_cpu_us,
+        their_tool_us: their.client_cpu_us,
     })
     .collect()
 }
@@ -66,6 +72,8 @@ impl Row {
             etcd_ops_per_second: super::status::rounded(self.theirs),
             p99: super::status::microseconds(self.our_p99_us),
             etcd_p99: super::status::microseconds(self.their_p99_us),
+            tool_cpu: self.our_tool_us.map(|us| format!("{us:.1}µs")),
+            etcd_tool_cpu: self.their_tool_us.map(|us| format!("{us:.1}µs")),
         }
     }
 }

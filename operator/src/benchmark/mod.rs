@@ -4,6 +4,7 @@ mod compare;
 pub mod controller;
 mod observe;
 mod plan;
+mod pods;
 mod resources;
 mod runs;
 mod schedule;
@@ -30,7 +31,7 @@ use crate::cluster::bystander;
 use crate::context::{Context, Event, now};
 use crate::status_writer;
 use plan::{Ending, Observed, Step};
-use resources::{Benchmark, job, role, role_binding, service_account};
+use resources::{Benchmark, job, pods_service, role, role_binding, service_account};
 use status::Outcome;
 use turns::Turns;
 
@@ -321,6 +322,9 @@ async fn make_job(
     ensure(client, service_account::build(benchmark), None).await?;
     ensure(client, role::build(benchmark), None).await?;
     ensure(client, role_binding::build(benchmark), None).await?;
+    if benchmark.has_several_pods() {
+        ensure(client, pods_service::build(benchmark), None).await?;
+    }
     let api: Api<Job> = Api::namespaced(client.clone(), &benchmark.namespace);
     let job = job::build(benchmark);
     let name = job.name_any();

@@ -1,6 +1,7 @@
 //! Observes one benchmark: its Job, the posted results, its target, its schedule. I/O, no
 //! decisions.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dengine_bench_model::profiles;
@@ -17,7 +18,8 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 
 use super::plan::{Job, JobState, Observed, Recorded, Skipped, Target};
-use super::resources::{Benchmark, job};
+use super::pods;
+use super::resources::Benchmark;
 use super::schedule::{self, Clock, Due};
 use super::thresholds::Threshold;
 use super::turns::Turns;
@@ -42,16 +44,19 @@ pub(super) async fn observe(
     let (asked, invalid) = asked(resource, now);
     let posted = |run_id: &str| status.runs.get(run_id).cloned();
     let overdue = job.is_none() && overdue(resource, &status, now);
-    let pod = match &job {
-        Some(job) => pod_of(context, benchmark, &job.name_any()).await?,
-        None => None,
+    let wanted = benchmark.spec.pods;
+    let pods = match &job {
+        Some(job) => pods_of(context, benchmark, &job.name_any()).await?,
+        None => Vec::new(),
     };
-    let trouble = match (&job, &pod) {
-        (Some(job), None) if view(job).state == JobState::Running => {
+    let is_short_of_pods = pods.len() < wanted as usize;
+    let trouble = match &job {
+        Some(job) if is_short_of_pods && view(job).state == JobState::Running => {
             let refused = context.refusals.of(&context.client, job).await;
-            refused.map(|message| format!("Kubernetes refuses its pod: {message}"))
+            let refused = refused.map(|message| format!("Kubernetes refuses its pod: {message}"));
+            refused.or_else(|| pods::trouble(&pods, wanted))
         }
-        (_, pod) => pod.as_ref().and_then(trouble),
+        _ => pods::trouble(&pods, wanted),
     };
     let replace = benchmark.spec.concurrency_policy == ConcurrencyPolicy::Replace;
     Ok(Observed {
@@ -66,6 +71,7 @@ pub(super) async fn observe(
         members: members(context, benchmark, &status).await?,
         skipped: skipped(&status, asked.due.skipped + u32::from(overdue)),
         trouble,
+        lost: (wanted > 1).then(|| pods::lost(&pods, wanted)).flatten(),
         was_stuck: was_stuck(&status),
         wanted_run: wanted_run(resource, &status, asked.due.at),
         was_run: was_run(resource, &status, asked.due.at),
@@ -74,7 +80,7 @@ pub(super) async fn observe(
         invalid,
         expired: expires_in(resource, now).is_some_and(|left| left.is_zero()),
         placement: match &job {
-            Some(_) => placement(context, benchmark, pod.as_ref()).await?,
+            Some(_) => placement(context, benchmark, &pods).await?,
             None => status.placement.clone(),
         },
         recorded: recorded(&status),
@@ -258,6 +264,9 @@ fn asked(resource: &DEngineBenchmark, now: &Time) -> (Asked, Option<String>) {
     {
         wrong.push(profiles::unknown(profile));
     }
+    let profile = spec.profile.as_deref().and_then(profiles::profile);
+    wrong
+        .extend(profile.and_then(|profile| dengine_bench_model::pods::refusal(spec.pods, profile)));
     let invalid = (!wrong.is_empty()).then(|| wrong.join("; "));
     (Asked { thresholds, due }, invalid)
 }
@@ -328,12 +337,12 @@ pub(super) fn due_in(
     [next.map(until), expires].into_iter().flatten().min()
 }
 
-/// Node of the load, and the members on it. Load beside a member takes CPU from it, so two results
-/// are comparable only if both did or both did not.
+/// Nodes of the load, and the members on them. Load beside a member takes CPU from it, so two
+/// results are comparable only if both did or both did not.
 async fn placement(
     context: &Context,
     benchmark: &Benchmark,
-    pod: Option<&Pod>,
+    loading: &[Pod],
 ) -> Result<Option<String>, kube::Error> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &benchmark.namespace);
     let nodes = async |selector: String| -> Result<Vec<(String, String)>, kube::Error> {
@@ -341,17 +350,19 @@ async fn placement(
         let on = |pod: Pod| Some((pod.name_any(), pod.spec?.node_name?));
         Ok(found.items.into_iter().filter_map(on).collect())
     };
-    let spec = pod.and_then(|pod| pod.spec.as_ref());
-    let Some(node) = spec.and_then(|spec| spec.node_name.clone()) else {
+    let on = |pod: &Pod| pod.spec.as_ref()?.node_name.clone();
+    let of_load: BTreeSet<String> = loading.iter().filter_map(on).collect();
+    if of_load.is_empty() {
         return Ok(None);
-    };
+    }
+    let node = of_load.iter().cloned().collect::<Vec<_>>().join(", ");
     let Some(cluster) = &benchmark.spec.target.cluster_ref else {
         return Ok(Some(format!("load on {node}")));
     };
     let members = nodes(format!("{}={}", labels::CLUSTER, cluster.name)).await?;
     let beside: Vec<String> = members
         .into_iter()
-        .filter(|(_, its)| *its == node)
+        .filter(|(_, its)| of_load.contains(its))
         .map(|(name, _)| name)
         .collect();
     Ok(Some(if beside.is_empty() {
@@ -361,33 +372,15 @@ async fn placement(
     }))
 }
 
-async fn pod_of(
+async fn pods_of(
     context: &Context,
     benchmark: &Benchmark,
     job: &str,
-) -> Result<Option<Pod>, kube::Error> {
+) -> Result<Vec<Pod>, kube::Error> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &benchmark.namespace);
     let selector = format!("batch.kubernetes.io/job-name={job}");
     let found = pods.list(&ListParams::default().labels(&selector)).await?;
-    Ok(found.items.into_iter().next())
-}
-
-/// Why the pod does not run: it cannot be scheduled, or its image cannot be pulled.
-fn trouble(pod: &Pod) -> Option<String> {
-    let status = pod.status.as_ref()?;
-    let mut conditions = status.conditions.iter().flatten();
-    let unscheduled = conditions.find(|c| c.type_ == "PodScheduled" && c.status == "False");
-    if let Some(unscheduled) = unscheduled {
-        let message = unscheduled.message.as_deref().unwrap_or("not scheduled");
-        return Some(format!("its pod cannot be scheduled: {message}"));
-    }
-    let mut containers = status.container_statuses.iter().flatten();
-    let tool = containers.find(|container| container.name == job::CONTAINER)?;
-    let waiting = tool.state.as_ref()?.waiting.as_ref()?;
-    let reason = waiting.reason.as_deref()?;
-    let passing = matches!(reason, "ContainerCreating" | "PodInitializing");
-    let message = waiting.message.as_deref().unwrap_or("no message");
-    (!passing).then(|| format!("its pod does not start: {reason}: {message}"))
+    Ok(found.items)
 }
 
 async fn target(context: &Context, benchmark: &Benchmark) -> Result<Target, kube::Error> {
@@ -464,29 +457,19 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_status_shows_why_it_does_not_run() {
-        let message = |status: &str| {
-            let pod = format!("{{metadata: {{name: p}}, status: {status}}}");
-            trouble(&serde_saphyr::from_str(&pod).unwrap())
-        };
-        let waiting = |reason: &str| {
-            format!(
-                "{{containerStatuses: [{{name: dengine-bench, restartCount: 0, image: '', imageID: \
-                 '',
-                  ready: false, state: {{waiting: {{reason: {reason}, message: why}}}}}}]}}"
+    fn a_profile_has_connections_for_every_pod() {
+        let wrong = |pods: u32| {
+            let spec =
+                format!("{{profile: small, pods: {pods}, target: {{clusterRef: {{name: d}}}}}}");
+            let spec = serde_saphyr::from_str(&spec).unwrap();
+            asked(
+                &DEngineBenchmark::new("b", spec),
+                &Time(Timestamp::UNIX_EPOCH),
             )
+            .1
         };
-        assert_eq!(
-            message(&waiting("ImagePullBackOff")).as_deref(),
-            Some("its pod does not start: ImagePullBackOff: why")
-        );
-        assert_eq!(message(&waiting("ContainerCreating")), None);
-        let pending = "{conditions: [{type: PodScheduled, status: 'False', message: no nodes}]}";
-        assert_eq!(
-            message(pending).as_deref(),
-            Some("its pod cannot be scheduled: no nodes")
-        );
-        assert_eq!(message("{}"), None);
+        assert_eq!(wrong(10), None);
+        assert!(wrong(11).unwrap().contains("for 11 pods, only for 10"));
     }
 
     #[test]

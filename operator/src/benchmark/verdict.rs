@@ -8,8 +8,8 @@ use super::compare::{self, Row};
 use super::plan::Ending;
 use super::thresholds::Threshold;
 
-/// A result with failed requests does not count, and neither does one with a change of leader. Only
-/// results that count are compared with the thresholds.
+/// A result with failed requests does not count, and neither does one with a change of leader, or
+/// one of several pods of which one was late or lost. Only results that count are compared with the thresholds.
 pub(super) fn judge(ours: &Report, rival: Option<&Report>, thresholds: &[Threshold]) -> Ending {
     if let Some(ending) = does_not_count(ours, "").or_else(|| does_not_count(rival?, "etcd: ")) {
         return ending;
@@ -60,6 +60,15 @@ fn does_not_count(report: &Report, whose: &str) -> Option<Ending> {
             .iter()
             .filter(|result| result.unsupported.is_none())
     };
+    let troubled = |result: &RunResult| result.pods.as_ref()?.trouble.clone();
+    // What a lost pod was to send has failed, too.
+    if let Some(trouble) = counted().find_map(troubled) {
+        return Some(Ending {
+            phase: BenchmarkPhase::Invalid,
+            reason: reasons::POD_LATE_OR_LOST,
+            message: format!("{whose}{trouble}"),
+        });
+    }
     if let Some(failed) = counted().find(|result| result.errors > 0) {
         return Some(Ending {
             phase: BenchmarkPhase::Failed,
@@ -136,6 +145,8 @@ pub(super) fn leader_changes(report: &Report) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use dengine_bench_model::results::Pods;
+
     use super::*;
     use crate::benchmark::plan::tests::{report, result};
 
@@ -149,6 +160,33 @@ mod tests {
         let ending = judge(&good, Some(&bad), &[]);
         assert_eq!(ending.phase, BenchmarkPhase::Failed);
         assert!(ending.message.starts_with("etcd: "), "{}", ending.message);
+    }
+
+    #[test]
+    fn a_lost_pod_makes_the_run_invalid_whatever_failed_because_of_it() {
+        let mut lost = result(3);
+        lost.pods = Some(Pods {
+            count: 3,
+            loading: 3,
+            trouble: Some("pod 2 of 3 was lost: its connection ended".to_owned()),
+            ..Pods::default()
+        });
+        let ending = judge(&report(result(0)), Some(&report(lost.clone())), &[]);
+        assert_eq!(ending.phase, BenchmarkPhase::Invalid);
+        assert_eq!(ending.reason, reasons::POD_LATE_OR_LOST);
+        assert!(
+            ending.message.starts_with("etcd: pod 2 of 3 was lost"),
+            "{}",
+            ending.message
+        );
+        lost.pods = lost.pods.map(|pods| Pods {
+            trouble: None,
+            ..pods
+        });
+        assert_eq!(
+            judge(&report(lost), None, &[]).phase,
+            BenchmarkPhase::Failed
+        );
     }
 
     #[test]

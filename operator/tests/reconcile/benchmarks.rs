@@ -8,6 +8,7 @@ use dengine_crds::{DEngineBenchmark, conditions};
 use dengine_operator::benchmark;
 use dengine_operator::benchmark::turns::Turns;
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -140,6 +141,60 @@ async fn the_status_shows_why_a_jobs_pod_is_refused() {
         complete.message.contains("exceeded quota: small"),
         "{complete:?}"
     );
+}
+
+/// With one pod everything is as it was before there could be several.
+#[tokio::test]
+async fn several_pods_of_a_job_have_a_service_to_meet_and_one_has_none() {
+    for (pods, services) in [(1, 0), (3, 1)] {
+        let world = World::new().await;
+        under_way(&world, &json!({"jobUid": null, "phase": "Pending"}));
+        world.api.put(BENCHMARK, json!({"spec": {"pods": pods}}));
+        reconcile(&world).await;
+        let made = world.api.requests();
+        assert!(made.contains(&format!("POST {JOBS}")), "{made:#?}");
+        let found = world.api.list::<Service>("/services/versus-pods");
+        assert_eq!(found.len(), services, "{pods} pods: {made:#?}");
+        for spec in found.into_iter().filter_map(|service| service.spec) {
+            assert_eq!(spec.cluster_ip.as_deref(), Some("None"));
+        }
+    }
+}
+
+/// Only the first pod reports, so of its own end the operator has to tell.
+#[tokio::test]
+async fn a_run_whose_first_pod_is_lost_is_invalid_and_says_why() {
+    let world = World::new().await;
+    under_way(&world, &json!({}));
+    world.api.put(BENCHMARK, json!({"spec": {"pods": 2}}));
+    job_of(&world, "uid-of-versus");
+    let failed = json!({
+        "type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "no more",
+    });
+    let job = format!("{JOBS}/{}", names::benchmark::job("versus", "1"));
+    world
+        .api
+        .put(&job, json!({"status": {"conditions": [failed]}}));
+    let evicted = json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory"});
+    for (index, status) in [("0", evicted), ("1", json!({"phase": "Failed"}))] {
+        let name = format!("p-{index}");
+        let annotations = json!({"batch.kubernetes.io/job-completion-index": index});
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "test", "annotations": annotations},
+            "status": status,
+        });
+        world
+            .api
+            .put(&format!("/api/v1/namespaces/test/pods/{name}"), pod);
+    }
+    let status = reconcile(&world).await.status.unwrap();
+    assert_eq!(status.phase, Some(BenchmarkPhase::Invalid), "{status:#?}");
+    let mut said = status.conditions.iter();
+    let ended = said.find(|it| it.type_ == conditions::FAILED).unwrap();
+    assert_eq!(ended.reason, "PodLateOrLost");
+    for words in ["pod 0 of 2", "Evicted: low on memory", "change runId"] {
+        assert!(ended.message.contains(words), "{}", ended.message);
+    }
 }
 
 /// Requests of five reconciliations that begin with this.

@@ -46,6 +46,8 @@ pub(crate) struct Observed {
     /// Scheduled runs that did not start in time.
     pub skipped: Option<Skipped>,
     pub trouble: Option<String>,
+    /// What became of the first of several pods, if it cannot report any more.
+    pub lost: Option<String>,
     /// The same, as the status says it.
     pub was_stuck: Option<String>,
     /// The run ended so long ago that the resource is to be deleted.
@@ -250,8 +252,18 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
             JobState::Failed(message) => {
                 let stuck = observed.was_stuck.as_ref();
                 let cause = stuck.map(|stuck| format!("; before that, {stuck}"));
-                let message = format!("{message}{}", cause.unwrap_or_default());
-                ending(BenchmarkPhase::Failed, reasons::JOB_FAILED, &message)
+                let cause = cause.unwrap_or_default();
+                match &observed.lost {
+                    Some(lost) => ending(
+                        BenchmarkPhase::Invalid,
+                        reasons::POD_LATE_OR_LOST,
+                        &format!("{lost} ({message}{cause})"),
+                    ),
+                    None => {
+                        let message = format!("{message}{cause}");
+                        ending(BenchmarkPhase::Failed, reasons::JOB_FAILED, &message)
+                    }
+                }
             }
             JobState::Succeeded => ending(
                 BenchmarkPhase::ResultMissing,

@@ -33,6 +33,7 @@ pub(crate) fn result(errors: u64) -> RunResult {
         spread: None,
         repetitions: Vec::new(),
         client_cpu_us: None,
+        pods: None,
         servers: None,
         log_syncs: None,
         durability: Some("fsync".to_owned()),
@@ -156,6 +157,29 @@ fn failed_and_missing_results_have_different_reasons() {
         ..result(0)
     }));
     assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Invalid));
+}
+
+/// The first pod reports for all, so without it there is no result that could say who was lost.
+#[test]
+fn a_run_without_a_word_of_its_first_pod_is_invalid() {
+    let mut observed = new();
+    observed.recorded = recorded("1", true, false);
+    observed.job = job(JobState::Failed("BackoffLimitExceeded".to_owned()));
+    observed.lost = Some("pod 0 of 3 was lost: Evicted".to_owned());
+    let step = plan(&observed);
+    assert_eq!(phase(&step), Some(BenchmarkPhase::Invalid));
+    assert_eq!(reason(&step), reasons::POD_LATE_OR_LOST);
+    let Step::Finish(ending) = step else {
+        panic!("{step:?}")
+    };
+    assert!(ending.message.contains("Evicted"), "{}", ending.message);
+    assert!(
+        ending.message.contains("BackoffLimitExceeded"),
+        "{}",
+        ending.message
+    );
+    observed.job = job(JobState::Running);
+    assert_eq!(plan(&observed), Step::Wait);
 }
 
 fn reason(step: &Step) -> &'static str {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use dengine_bench_model::pods;
 use dengine_bench_model::results::{Protocol, ReadConsistency, Workload};
 use dengine_crds::DEngineBenchmarkSpec;
 use dengine_crds::benchmark::Leg;
@@ -11,9 +12,9 @@ use dengine_protocol::ports;
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
     Container, EnvVar, EnvVarSource, LocalObjectReference, ObjectFieldSelector, PodSpec,
-    PodTemplateSpec,
+    PodTemplateSpec, TopologySpreadConstraint,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 use super::{Benchmark, labels, meta};
 use crate::pod;
@@ -22,6 +23,8 @@ use crate::pod;
 /// hangs. The slack is for adding a node, pulling the image, waiting for the target, deleting the
 /// keys and posting.
 const DEADLINE_SLACK_SECONDS: i64 = 1_200;
+/// How long several pods wait for each other, which counts for nothing else.
+const JOINING_SECONDS: i64 = 600;
 /// After SIGTERM the tool posts what it has, and deletes its keys.
 const GRACE_SECONDS: i64 = 60;
 
@@ -36,6 +39,7 @@ pub(crate) fn build(benchmark: &Benchmark) -> Job {
     let spec = &benchmark.spec;
     let run = BTreeMap::from([(annotations::RUN_ID.to_owned(), benchmark.posts_as())]);
     let job = names::benchmark::job(&benchmark.name, &benchmark.posts_as());
+    let pods = i32::try_from(spec.pods).unwrap_or(i32::MAX);
     Job {
         metadata: ObjectMeta {
             annotations: Some(run.clone()),
@@ -43,10 +47,12 @@ pub(crate) fn build(benchmark: &Benchmark) -> Job {
             ..meta(benchmark, job)
         },
         spec: Some(JobSpec {
-            parallelism: Some(1),
-            completions: Some(1),
+            parallelism: Some(pods),
+            completions: Some(pods),
+            // Each pod learns its index, and is known by it.
+            completion_mode: benchmark.has_several_pods().then(|| "Indexed".to_owned()),
             backoff_limit: Some(0),
-            active_deadline_seconds: Some(i64::from(spec.timeout_seconds) + DEADLINE_SLACK_SECONDS),
+            active_deadline_seconds: Some(deadline(benchmark)),
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
                     labels: Some(labels(&benchmark.name)),
@@ -59,6 +65,15 @@ pub(crate) fn build(benchmark: &Benchmark) -> Job {
         }),
         ..Job::default()
     }
+}
+
+fn deadline(benchmark: &Benchmark) -> i64 {
+    let joining = if benchmark.has_several_pods() {
+        JOINING_SECONDS
+    } else {
+        0
+    };
+    i64::from(benchmark.spec.timeout_seconds) + DEADLINE_SLACK_SECONDS + joining
 }
 
 /// The target, for people to select by.
@@ -121,7 +136,33 @@ fn pod_spec(benchmark: &Benchmark) -> PodSpec {
             security_context: Some(pod::container_security_context()),
             ..Container::default()
         }],
-        ..pod::scheduled(&spec.scheduling, &labels(&benchmark.name))
+        subdomain: benchmark
+            .has_several_pods()
+            .then(|| names::benchmark::pods_service(&benchmark.name)),
+        ..scheduled(benchmark)
+    }
+}
+
+/// Several pods on one node have no more CPU than one there, so they are spread, if that is
+/// possible, and if nobody says how else.
+fn scheduled(benchmark: &Benchmark) -> PodSpec {
+    let labels = labels(&benchmark.name);
+    let scheduled = pod::scheduled(&benchmark.spec.scheduling, &labels);
+    if !benchmark.has_several_pods() || scheduled.topology_spread_constraints.is_some() {
+        return scheduled;
+    }
+    PodSpec {
+        topology_spread_constraints: Some(vec![TopologySpreadConstraint {
+            max_skew: 1,
+            topology_key: "kubernetes.io/hostname".to_owned(),
+            when_unsatisfiable: "ScheduleAnyway".to_owned(),
+            label_selector: Some(LabelSelector {
+                match_labels: Some(labels),
+                ..LabelSelector::default()
+            }),
+            ..TopologySpreadConstraint::default()
+        }]),
+        ..scheduled
     }
 }
 
@@ -146,6 +187,7 @@ fn args(benchmark: &Benchmark) -> Vec<String> {
     if let Some(prefix) = &spec.key_prefix {
         args.push(format!("--key-prefix={prefix}"));
     }
+    args.extend(pods_of_many(benchmark));
     args.push(format!("--timeout={}s", spec.timeout_seconds));
     args.push(format!(
         "--report-to={}/{}",
@@ -153,6 +195,19 @@ fn args(benchmark: &Benchmark) -> Vec<String> {
     ));
     args.push(format!("--run-id={}", benchmark.posts_as()));
     args
+}
+
+/// Which index each pod has, Kubernetes tells it (`JOB_COMPLETION_INDEX`).
+fn pods_of_many(benchmark: &Benchmark) -> Vec<String> {
+    if !benchmark.has_several_pods() {
+        return Vec::new();
+    }
+    let (name, run) = (&benchmark.name, benchmark.posts_as());
+    let first = names::benchmark::first_pod(name, &run, &benchmark.namespace);
+    vec![
+        format!("--pods={}", benchmark.spec.pods),
+        format!("--first-pod={first}:{}", pods::PORT),
+    ]
 }
 
 /// Protocol and addresses of the target.
@@ -320,6 +375,60 @@ mod tests {
         let pod = pod_spec(&benchmark).security_context.unwrap();
         let named = [pod.run_as_user, pod.run_as_group, pod.fs_group];
         assert_eq!(named, [None; 3]);
+    }
+
+    /// What one pod does is what it did before there could be several.
+    #[test]
+    fn one_pod_needs_no_others() {
+        let one = build(&benchmark(
+            "{workload: put, target: {clusterRef: {name: demo}}}",
+        ));
+        let spec = one.spec.unwrap();
+        assert_eq!((spec.parallelism, spec.completions), (Some(1), Some(1)));
+        assert_eq!(spec.completion_mode, None);
+        let pod = spec.template.spec.unwrap();
+        assert_eq!(
+            (pod.subdomain, pod.topology_spread_constraints),
+            (None, None)
+        );
+    }
+
+    #[test]
+    fn several_pods_are_indexed_spread_and_find_the_first() {
+        let spec = "{workload: put, pods: 3, target: {clusterRef: {name: demo}}}";
+        let mut several = benchmark(spec);
+        let job = build(&several).spec.unwrap();
+        assert_eq!((job.parallelism, job.completions), (Some(3), Some(3)));
+        assert_eq!(job.completion_mode.as_deref(), Some("Indexed"));
+        assert_eq!(job.active_deadline_seconds, Some(600 + 1_200 + 600));
+        let pod = job.template.spec.unwrap();
+        let spread = pod.topology_spread_constraints.unwrap().remove(0);
+        assert_eq!(spread.when_unsatisfiable, "ScheduleAnyway");
+        assert_eq!(
+            spread.label_selector.unwrap().match_labels,
+            job.template.metadata.unwrap().labels
+        );
+        let own = |benchmark: &Benchmark| {
+            let args = args(benchmark).into_iter();
+            args.filter(|arg| arg.contains("pod")).collect::<Vec<_>>()
+        };
+        let job = names::benchmark::job("demo-write", "1");
+        let first = format!("--first-pod={job}-0.demo-write-pods.test.svc:4104");
+        assert_eq!(own(&several), ["--pods=3".to_owned(), first.clone()]);
+        several.leg = Leg::Rival;
+        assert_ne!(own(&several)[1], first, "a Job of its own");
+    }
+
+    #[test]
+    fn what_a_spec_says_of_spreading_counts() {
+        let spread = "{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}";
+        let several = benchmark(&format!(
+            "{{profile: quick, pods: 2, target: {{clusterRef: {{name: demo}}}}, scheduling: \
+             {{topologySpreadConstraints: [{spread}]}}}}"
+        ));
+        let constraints = pod_spec(&several).topology_spread_constraints.unwrap();
+        let keys: Vec<&str> = constraints.iter().map(|it| &*it.topology_key).collect();
+        assert_eq!(keys, ["zone"]);
     }
 
     #[test]

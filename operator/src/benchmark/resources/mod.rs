@@ -2,6 +2,7 @@
 
 pub(super) mod job;
 pub(super) mod loads;
+pub(super) mod pods_service;
 pub(super) mod role;
 pub(super) mod role_binding;
 pub(super) mod service_account;
@@ -34,6 +35,11 @@ pub(crate) struct Benchmark {
 }
 
 impl Benchmark {
+    /// Whether its load comes from several pods, which have to find each other.
+    pub(crate) fn has_several_pods(&self) -> bool {
+        self.spec.pods > 1
+    }
+
     /// The run id under which the Job posts its result.
     pub(crate) fn posts_as(&self) -> String {
         match self.leg {
