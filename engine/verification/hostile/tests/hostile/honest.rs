@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use dengine_bench::keys::{Keys, Order};
-use dengine_bench::load::{self, Measured, Operation, Plan};
+use dengine_bench::load::{self, Measured, Operation, Part, Plan};
 use dengine_bench::progress::Progress;
 use dengine_bench::target::{Connect, Target};
 use dengine_bench_model::results::{Protocol, ReadConsistency, Wire};
@@ -108,6 +108,7 @@ fn plan(operation: Operation, clients: u64, total: u64, rate: Option<f64>, order
     Plan {
         operation,
         clients,
+        part: Part::WHOLE,
         total,
         ends_after: None,
         rate,
