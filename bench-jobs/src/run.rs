@@ -70,7 +70,7 @@ async fn measure(cli: &Cli) -> anyhow::Result<u8> {
     let verdict = Verdict::of_all(&report);
     // Who waits for the result may load the cluster next. But of a run that is cut short there may
     // not be time for both, and a later one takes away what it leaves.
-    let cut = session.was_cut();
+    let cut = session.was_cut() || session.has_lost_a_pod();
     report.left_over = if cut {
         session.not_yet_tidied()
     } else {

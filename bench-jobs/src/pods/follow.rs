@@ -31,7 +31,9 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 /// # Errors
 /// If that pod cannot be reached or refuses, is lost, or this one has to end before.
 pub async fn follow(cli: &Cli) -> anyhow::Result<()> {
-    let (cut, clock) = Cut::once_started(cli.options.timeout + AFTER_THE_FIRST)?;
+    // The first pod's own time begins when the last one has joined.
+    let longest = cli.options.pods.join_timeout + cli.options.timeout + AFTER_THE_FIRST;
+    let (cut, clock) = Cut::once_started(longest)?;
     let joining = timeout(cli.options.pods.join_timeout, join(cli));
     let joining = async {
         joining

@@ -18,7 +18,7 @@ use crate::cut::Cut;
 use crate::load::Measured;
 
 /// Who connects has to say so soon who it is.
-const HELLO_LIMIT: Duration = Duration::from_secs(5);
+const HELLO_LIMIT: Duration = Duration::from_secs(1);
 
 /// The other pods, as the first sees them.
 pub struct Team {
@@ -370,7 +370,8 @@ async fn gathered(cli: &Cli, cut: &Cut) -> anyhow::Result<BTreeMap<u32, Joined>>
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
-            let came = timeout(HELLO_LIMIT, admit(cli, stream, &joined)).await;
+            let came = timeout(HELLO_LIMIT, admit(cli, stream)).await;
+            // One that comes again was not answered in time, or was started again.
             if let Ok(Some((index, came))) = came {
                 joined.insert(index, came);
             }
@@ -395,11 +396,7 @@ async fn gathered(cli: &Cli, cut: &Cut) -> anyhow::Result<BTreeMap<u32, Joined>>
 
 /// Takes part whoever is one of the pods and does the same as this one; nobody else gets an answer
 /// but that.
-async fn admit(
-    cli: &Cli,
-    stream: TcpStream,
-    joined: &BTreeMap<u32, Joined>,
-) -> Option<(u32, Joined)> {
+async fn admit(cli: &Cli, stream: TcpStream) -> Option<(u32, Joined)> {
     let mut line: Line<Order, Answer> = Line::over(stream).ok()?;
     let (_, Answer::Hello { index, flags, node }) = line.next().await.ok()? else {
         return None;
@@ -408,8 +405,6 @@ async fn admit(
     let who = named(index, pods);
     let refused = if !(1..pods).contains(&index) {
         Some(format!("there is no {who} beside the first"))
-    } else if joined.contains_key(&index) {
-        Some(format!("{who} is there already"))
     } else if flags != cli.measured_alike() {
         Some(format!("{who} was started with other flags than the first"))
     } else {

@@ -59,21 +59,21 @@ pub(super) fn merged(
         late: vec![(0, own_late)],
     };
     let mut cpu = Duration::ZERO;
-    all.elapsed += own_late;
+    all.elapsed = all.elapsed.saturating_add(own_late);
     for part in parts {
         let ended = &part.ended;
         let latencies = line::unpacked(&ended.latency_us)?;
         all.latency_us
             .add(&latencies)
             .map_err(|error| anyhow::anyhow!("another histogram: {error}"))?;
-        all.errors += ended.errors;
+        all.errors = all.errors.saturating_add(ended.errors);
         let error = ended.first_error.as_ref();
         let error = error.map(|error| format!("{}: {error}", named(part.index, pods)));
         all.first_error = all.first_error.or(error);
-        let late = part.heard_after + ended.late;
-        all.elapsed = all.elapsed.max(late + ended.elapsed);
+        let late = part.heard_after.saturating_add(ended.late);
+        all.elapsed = all.elapsed.max(late.saturating_add(ended.elapsed));
         all.revision = all.revision.max(ended.revision);
-        cpu += ended.cpu;
+        cpu = cpu.saturating_add(ended.cpu);
         spans.late.push((part.index, late));
     }
     Ok((all, spans, cpu))

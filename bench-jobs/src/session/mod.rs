@@ -38,6 +38,7 @@ pub struct Session<'a> {
     servers: Servers,
     /// The other pods, if this is the first of several.
     team: Option<Team>,
+    lost_a_pod: bool,
     /// What the name of each key begins with; empty for bare keys.
     folder: Bytes,
     /// What lies in the folder, and is taken away in the end.
@@ -65,6 +66,7 @@ impl<'a> Session<'a> {
             cut,
             servers: Servers::new(&cli.options.server_pid)?,
             team,
+            lost_a_pod: false,
             folder: folder_of(&cli.options),
             written: tidy::Written::default(),
             not_swept: None,
@@ -102,6 +104,7 @@ impl<'a> Session<'a> {
             report.results.push(self.measure(task).await);
         }
         if let Some(team) = self.team.take() {
+            self.lost_a_pod = team.lost().is_some();
             team.dismiss().await;
         }
         report
@@ -110,6 +113,12 @@ impl<'a> Session<'a> {
     /// Whether the run had to end before it was done: its time was up, or somebody ended it.
     pub fn was_cut(&self) -> bool {
         self.cut.is_over()
+    }
+
+    /// Whether one of its pods is gone. It does not count then, and there may not be much time left
+    /// to say so.
+    pub fn has_lost_a_pod(&self) -> bool {
+        self.lost_a_pod
     }
 
     /// Deletes what the run wrote. Answers what is left on the target then, its own and that of

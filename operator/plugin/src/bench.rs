@@ -75,7 +75,8 @@ pub(crate) async fn run(access: &Access, options: &Options) -> anyhow::Result<()
     if there.is_none() {
         bail!("there is no cluster {cluster} in the namespace {namespace}");
     }
-    let benchmark: DEngineBenchmark = object(manifest(&name, &run, options))?;
+    let benchmark = manifest(&name, &run, options);
+    let _: DEngineBenchmark = object(benchmark.clone())?;
     access
         .api::<DEngineBenchmark>()
         .patch(

@@ -44,7 +44,10 @@ pub(super) async fn observe(
     let (asked, invalid) = asked(resource, now);
     let posted = |run_id: &str| status.runs.get(run_id).cloned();
     let overdue = job.is_none() && overdue(resource, &status, now);
-    let wanted = benchmark.spec.pods;
+    // Of the run that there is: what the next one wants may be said already.
+    let of_job = job.as_ref().and_then(|job| job.spec.as_ref()?.completions);
+    let of_job = of_job.and_then(|pods| u32::try_from(pods).ok());
+    let wanted = of_job.unwrap_or(benchmark.spec.pods);
     let pods = match &job {
         Some(job) => pods_of(context, benchmark, &job.name_any()).await?,
         None => Vec::new(),

@@ -51,7 +51,10 @@ pub(crate) fn build(benchmark: &Benchmark) -> Job {
             completions: Some(pods),
             // Each pod learns its index, and is known by it.
             completion_mode: benchmark.has_several_pods().then(|| "Indexed".to_owned()),
-            backoff_limit: Some(0),
+            // No pod is tried again. One of several that fails ends no other: the first one reports
+            // that it is lost, which it could not if Kubernetes ended it for that.
+            backoff_limit: (!benchmark.has_several_pods()).then_some(0),
+            backoff_limit_per_index: benchmark.has_several_pods().then_some(0),
             active_deadline_seconds: Some(deadline(benchmark)),
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
@@ -400,6 +403,8 @@ mod tests {
         let job = build(&several).spec.unwrap();
         assert_eq!((job.parallelism, job.completions), (Some(3), Some(3)));
         assert_eq!(job.completion_mode.as_deref(), Some("Indexed"));
+        let limits = (job.backoff_limit, job.backoff_limit_per_index);
+        assert_eq!(limits, (None, Some(0)), "one that fails ends no other");
         assert_eq!(job.active_deadline_seconds, Some(600 + 1_200 + 600));
         let pod = job.template.spec.unwrap();
         let spread = pod.topology_spread_constraints.unwrap().remove(0);
@@ -437,7 +442,8 @@ mod tests {
             "{workload: put, timeoutSeconds: 60, target: {clusterRef: {name: demo}}}",
         ));
         let spec = job.spec.unwrap();
-        assert_eq!(spec.backoff_limit, Some(0));
+        let limits = (spec.backoff_limit, spec.backoff_limit_per_index);
+        assert_eq!(limits, (Some(0), None));
         assert_eq!(spec.active_deadline_seconds, Some(1_260));
         assert_eq!(spec.ttl_seconds_after_finished, None);
         assert_eq!(
