@@ -15,9 +15,9 @@ use tokio::sync::oneshot;
 use crate::connections::TASKS_BETWEEN_EVENTS;
 use crate::node::take_turns_in_this_thread;
 
-/// What other threads wake has every so many turns, while those that this thread wakes itself are
-/// many: answers are not to wait behind what is read. tokio's own choice, 31, is for tasks that take
-/// less than the 200 µs that a lane may.
+/// Every so many turns are of what other threads wake, while those that this thread wakes itself
+/// are many: answers are not to wait behind what is read. tokio's own choice, 31, is for tasks that
+/// take less than the 200 µs that a lane may.
 const TASKS_BETWEEN_WAKES: u32 = 2;
 
 /// One thread with a runtime of its own: tasks, sockets and timers. It takes turns of the replica

@@ -202,7 +202,7 @@ impl Follower<'_> {
                 Order::Bye => return Ok(()),
                 // Of a load that had ended already.
                 Order::Go | Order::Stop { .. } => continue,
-                Order::Welcome | Order::Refused { .. } => bail!("the first pod begins anew"),
+                Order::Welcome | Order::Refused { .. } => bail!("the first pod begins again"),
             };
             self.line.send(match done {
                 Ok(()) => Answer::Done,

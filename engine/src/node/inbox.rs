@@ -120,8 +120,8 @@ impl Inbox {
         Self(Arc::new(replica))
     }
 
-    /// Hands it over, now or with what else this thread sends ([`SendsTogether`]): that it went well
-    /// is no promise then.
+    /// Hands it over, now or with what else this thread sends ([`SendsTogether`]): that it went
+    /// well is no promise then.
     ///
     /// # Errors
     /// It is known now that nobody takes it.

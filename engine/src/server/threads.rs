@@ -16,8 +16,8 @@ use crate::connections;
 use crate::nicer::Nicer;
 use crate::single_thread::SingleThread;
 
-/// More would wait for the one thread that orders what clients write. Each has some file descriptors,
-/// for which nobody else makes room.
+/// More would wait for the one thread that orders what clients write. Each has some file
+/// descriptors, for which nothing else makes room.
 const CLIENT_THREADS_MAX: usize = 16;
 
 /// All of them.

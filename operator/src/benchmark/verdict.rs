@@ -9,7 +9,8 @@ use super::plan::Ending;
 use super::thresholds::Threshold;
 
 /// A result with failed requests does not count, and neither does one with a change of leader, or
-/// one of several pods of which one was late or lost. Only results that count are compared with the thresholds.
+/// one of several pods of which one was late or lost. Only results that count are compared with the
+/// thresholds.
 pub(super) fn judge(ours: &Report, rival: Option<&Report>, thresholds: &[Threshold]) -> Ending {
     if let Some(ending) = does_not_count(ours, "").or_else(|| does_not_count(rival?, "etcd: ")) {
         return ending;

@@ -249,22 +249,7 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
         },
         (Some(job), true) => match &job.state {
             JobState::Running => Step::Wait,
-            JobState::Failed(message) => {
-                let stuck = observed.was_stuck.as_ref();
-                let cause = stuck.map(|stuck| format!("; before that, {stuck}"));
-                let cause = cause.unwrap_or_default();
-                match &observed.lost {
-                    Some(lost) => ending(
-                        BenchmarkPhase::Invalid,
-                        reasons::POD_LATE_OR_LOST,
-                        &format!("{lost} ({message}{cause})"),
-                    ),
-                    None => {
-                        let message = format!("{message}{cause}");
-                        ending(BenchmarkPhase::Failed, reasons::JOB_FAILED, &message)
-                    }
-                }
-            }
+            JobState::Failed(message) => failed(observed, message),
             JobState::Succeeded => ending(
                 BenchmarkPhase::ResultMissing,
                 reasons::RESULT_MISSING,
@@ -286,6 +271,24 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
             .or_else(|| busy(observed))
             .or_else(|| back_off(observed))
             .unwrap_or(Step::MakeJob),
+    }
+}
+
+/// The Job failed without a result.
+fn failed(observed: &Observed, message: &str) -> Step {
+    let stuck = observed.was_stuck.as_ref();
+    let cause = stuck.map(|stuck| format!("; before that, {stuck}"));
+    let cause = cause.unwrap_or_default();
+    match &observed.lost {
+        Some(lost) => ending(
+            BenchmarkPhase::Invalid,
+            reasons::POD_LATE_OR_LOST,
+            &format!("{lost} ({message}{cause})"),
+        ),
+        None => {
+            let message = format!("{message}{cause}");
+            ending(BenchmarkPhase::Failed, reasons::JOB_FAILED, &message)
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! The headless Service under which the pods of a Job find the first of them. It publishes pods that
-//! are not ready: it is by meeting there that they become so.
+//! The headless Service under which the pods of a Job find the first of them. It publishes pods
+//! that are not ready: it is by meeting there that they become so.
 
 use dengine_bench_model::pods;
 use dengine_crds::names;
