@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn a_shell_is_told_the_command_line() {
         let script = String::from_utf8(completions(Shell::Bash)).unwrap();
-        for part in ["complete -F _kubectl-dengine", "restart"] {
+        for part in ["complete -F _kubectl__dengine", "restart"] {
             assert!(script.contains(part), "{part}: {script}");
         }
     }
