@@ -1,7 +1,7 @@
 //! Pods that send one load together: how many there may be, where they meet, and how many of them a
 //! workload comes from.
 
-use crate::profiles::Profile;
+use crate::profiles::{NamedWorkload, Profile};
 use crate::results::Shape;
 
 /// Most pods of a run.
@@ -24,7 +24,7 @@ pub fn loading(pods: u32, shape: &Shape) -> u32 {
 /// Why a profile is not for so many pods, if none of its workloads would come from all of them.
 #[must_use]
 pub fn refusal(pods: u32, profile: &Profile) -> Option<String> {
-    let shapes = profile.workloads.iter().map(|workload| workload.shape());
+    let shapes = profile.workloads.iter().map(NamedWorkload::shape);
     let most = shapes.map(|shape| loading(pods, &shape)).max().unwrap_or(1);
     (most < pods).then(|| {
         format!(

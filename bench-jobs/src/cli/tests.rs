@@ -47,7 +47,7 @@ fn lease_reads_are_refused_where_there_are_none_and_not_aliased() {
 #[test]
 fn a_shell_is_told_the_command_line() {
     let script = String::from_utf8(completions(Shell::Bash)).unwrap();
-    for part in ["_dengine-bench()", "--read-percent"] {
+    for part in ["_dengine__bench()", "--read-percent"] {
         assert!(script.contains(part), "{part}");
     }
 }

@@ -66,7 +66,7 @@ impl Part {
 mod tests {
     use std::collections::BTreeMap;
 
-    use dengine_bench_model::profiles::PROFILES;
+    use dengine_bench_model::profiles::{NamedWorkload, PROFILES};
     use proptest::prelude::*;
 
     use super::super::numbers;
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn no_pod_that_loads_has_a_connection_without_a_client() {
         let workloads = PROFILES.iter().flat_map(|profile| profile.workloads);
-        for shape in workloads.map(|workload| workload.shape()) {
+        for shape in workloads.map(NamedWorkload::shape) {
             for pods in 1..=pods::MAX {
                 let parts = (0..pods).filter_map(|index| Part::of_pod(index, pods, &shape));
                 let parts: Vec<Part> = parts.collect();

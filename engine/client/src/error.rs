@@ -592,14 +592,15 @@ mod tests_with_a_server {
     }
 
     async fn status_of_a_get(peer: &Peer) -> Status {
-        let endpoint = Endpoint::from_shared(format!("http://{}", peer.address)).unwrap();
-        let channel = endpoint.connect().await.unwrap();
+        let endpoint =
+            Endpoint::from_shared(format!("http://{}", peer.address)).expect("an address");
+        let channel = endpoint.connect().await.expect("it listens");
         let mut kv = KvClient::new(channel).max_decoding_message_size(100);
         let get = GetRequest {
             key: "a".into(),
             ..GetRequest::default()
         };
-        kv.get(get).await.unwrap_err()
+        kv.get(get).await.expect_err("it fails")
     }
 
     /// tonic's code for it is that of a revision that can't be read, which promises that nothing

@@ -177,9 +177,12 @@ fn refuse(unsent: ToReplica) -> Ended {
     Ended
 }
 
+/// By replica: a process has one, but for tests.
+type Outbox = Vec<(Inbox, Vec<ToReplica>)>;
+
 thread_local! {
-    /// What this thread has put aside, by replica: a process has one, but for tests.
-    static OUTBOX: RefCell<Option<Vec<(Inbox, Vec<ToReplica>)>>> = const { RefCell::new(None) };
+    /// What this thread has put aside.
+    static OUTBOX: RefCell<Option<Outbox>> = const { RefCell::new(None) };
 }
 
 /// What this thread sends to replicas while this is there reaches each of them when it is dropped,
@@ -223,7 +226,7 @@ fn put_aside_all(inbox: &Inbox, items: Vec<ToReplica>) -> Option<Vec<ToReplica>>
     })
 }
 
-fn of<'a>(outbox: &'a mut Vec<(Inbox, Vec<ToReplica>)>, inbox: &Inbox) -> &'a mut Vec<ToReplica> {
+fn of<'a>(outbox: &'a mut Outbox, inbox: &Inbox) -> &'a mut Vec<ToReplica> {
     let known = outbox
         .iter()
         .position(|(it, _)| Arc::ptr_eq(&it.0, &inbox.0));
