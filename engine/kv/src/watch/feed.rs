@@ -39,21 +39,6 @@ impl Feed {
         watches.work(&ring, &mut self.wanted())
     }
 
-    /// Begins to listen, by `subscribe`. What was not read while nobody did (`listens`), up to
-    /// `newest`, stays unread: whoever reads may sleep meanwhile, and is woken after this.
-    pub fn listen<T>(
-        &self,
-        newest: impl FnOnce() -> Revision,
-        listens: impl FnOnce() -> bool,
-        subscribe: impl FnOnce() -> T,
-    ) -> T {
-        let mut ring = lock(&self.ring);
-        if !listens() {
-            ring.wants(newest(), false);
-        }
-        subscribe()
-    }
-
     /// Where to continue reading, if there is something new at `newest` and a stream listens. Call
     /// [`Feed::push`] or [`Feed::gap`] afterwards, and notify the streams.
     pub fn wants(&self, newest: Revision, listens: impl Fn() -> bool) -> Option<Stamp> {

@@ -1,11 +1,10 @@
 //! Reads history, once for all watches that are at the same place.
 //!
-//! One task follows the member's revision while there are streams; each time, it reads what is new
-//! and keeps it in a ring, from which all streams take it. Who falls behind the ring reads from the
-//! past: one page at a time for the whole member, in turns that go round by address, so that those
-//! who are at about the same place find there what another has just read. No watch waits for
-//! another's client, nor for its threads, and no watch is ever told anything else for it. All of it
-//! is bounded in bytes.
+//! One task follows the member's revision; each time, it reads what is new and keeps it in a ring,
+//! from which all streams take it. Who falls behind the ring reads from the past: one page at a
+//! time for the whole member, in turns that go round by address, so that those who are at about the
+//! same place find there what another has just read. No watch waits for another's client, nor for
+//! its threads, and no watch is ever told anything else for it. All of it is bounded in bytes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +12,7 @@ use dengine_kv::watch::{Feed, KeepLimits, Mark, Page, PageCache, Part, Wanted, W
 use dengine_kv::{Changes, ChangesQuery, PageLimits, ReadError, Stamp};
 use dengine_types::Revision;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
@@ -53,8 +52,6 @@ struct Shared {
     feed: Feed,
     /// Says that the ring has something new. Who listens to it has watches, or will have.
     changed: watch::Sender<()>,
-    /// Wakes who follows, when somebody begins to listen.
-    listened: Notify,
     /// What was read of the past, and turns to read more of it.
     past: Mutex<PageCache>,
     past_turns: Turns,
@@ -80,7 +77,6 @@ impl Hub {
         let shared = Shared {
             feed: Feed::new(now, RING_LIMITS),
             changed: watch::Sender::new(()),
-            listened: Notify::new(),
             past: Mutex::new(PageCache::new(PAST_LIMITS)),
             past_turns: Turns::new(1, Share::HALF),
             alone_turns: Turns::new(ALONE_READS, Share::THREE_QUARTERS),
@@ -103,14 +99,7 @@ impl Hub {
     /// Says when there may be new [`Hub::work`]. A caller that subscribes first and then reads the
     /// member's revision misses nothing.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
-        let (shared, revision) = (&self.shared, self.node.revision_changes());
-        let changed = shared.feed.listen(
-            || *revision.borrow(),
-            || shared.is_listened_to(),
-            || shared.changed.subscribe(),
-        );
-        shared.listened.notify_one();
-        changed
+        self.shared.changed.subscribe()
     }
 
     /// What all watches want to know. Never to be held while something is awaited.
@@ -195,15 +184,7 @@ impl Hub {
 
     async fn follow(self) {
         let mut revision = self.node.revision_changes();
-        loop {
-            // To be woken by every revision would cost each write a turn of a thread.
-            while !self.shared.is_listened_to() {
-                self.shared.listened.notified().await;
-                revision.mark_changed();
-            }
-            if revision.changed().await.is_err() {
-                return;
-            }
+        while revision.changed().await.is_ok() {
             let newest = *revision.borrow_and_update();
             while let Some(from) = self.wants(newest) {
                 self.read_on(from, newest).await;
@@ -213,8 +194,10 @@ impl Hub {
     }
 
     fn wants(&self, newest: Revision) -> Option<Stamp> {
-        let shared = &self.shared;
-        shared.feed.wants(newest, || shared.is_listened_to())
+        let changed = &self.shared.changed;
+        self.shared
+            .feed
+            .wants(newest, || changed.receiver_count() > 0)
     }
 
     /// Reads a page for everybody.
@@ -235,10 +218,6 @@ impl Hub {
 }
 
 impl Shared {
-    fn is_listened_to(&self) -> bool {
-        self.changed.receiver_count() > 0
-    }
-
     /// Never to be held while something is read.
     fn kept(&self) -> MutexGuard<'_, PageCache> {
         self.past.lock().unwrap_or_else(PoisonError::into_inner)

@@ -19,8 +19,6 @@ const LAST: u64 = 3;
 /// Each revision changes all of them.
 const KEYS: [&str; 2] = ["a", "b"];
 const BYTES: usize = 10_000;
-/// Nobody will listen any more.
-const NEVER: u64 = u64::MAX;
 
 /// Tells of changes of a number, or of the last of several, as `dengine`'s channels do.
 #[derive(Default)]
@@ -52,8 +50,6 @@ struct Hub {
     feed: Feed,
     changed: Channel,
     listeners: AtomicUsize,
-    /// How often somebody has begun to listen, or [`NEVER`] once nobody will.
-    listened: Channel,
 }
 
 fn event(revision: u64, sub: u32, key: &'static str) -> Event {
@@ -87,7 +83,6 @@ impl Hub {
             feed: Feed::new(Revision(FIRST), limits),
             changed: Channel::default(),
             listeners: AtomicUsize::new(0),
-            listened: Channel::default(),
         }
     }
 
@@ -116,17 +111,10 @@ impl Hub {
 
     /// As the hub's task.
     fn follow(&self) {
-        let (mut newest, mut listened) = (FIRST, 0);
-        let listens = || self.listeners.load(Ordering::Relaxed) > 0;
+        let mut newest = FIRST;
         while newest < LAST {
-            while !listens() {
-                listened = self.listened.wait(listened);
-                if listened == NEVER {
-                    return;
-                }
-                newest = 0;
-            }
             newest = self.revision.wait(newest);
+            let listens = || self.listeners.load(Ordering::Relaxed) > 0;
             while let Some(from) = self.feed.wants(Revision(newest), listens) {
                 self.feed.push(self.page(from, Part::Present));
                 self.changed.tell(|times| *times += 1);
@@ -137,12 +125,7 @@ impl Hub {
     /// As the task of a stream that watches a key from `first` on: which revisions it is told of,
     /// up to the last.
     fn watch(&self, key: &'static str, first: u64) -> Vec<u64> {
-        self.feed.listen(
-            || Revision(*self.revision.now()),
-            || self.listeners.load(Ordering::Relaxed) > 0,
-            || self.listeners.fetch_add(1, Ordering::Relaxed),
-        );
-        self.listened.tell(|times| *times += 1);
+        self.listeners.fetch_add(1, Ordering::Relaxed);
         let mut seen = *self.changed.now();
         let mut watches = WatchSet::new(BYTES);
         let spec = WatchSpec {
@@ -203,17 +186,15 @@ fn all_are_told(watched: &[(&'static str, u64)]) {
             assert_eq!(heard, Vec::from_iter(first..=LAST), "not told of all");
         })
     });
-    let streams: Vec<_> = streams.collect();
+    let mut threads: Vec<_> = streams.collect();
     let follower = Arc::clone(&hub);
-    let follower = thread::spawn(move || follower.follow());
+    threads.push(thread::spawn(move || follower.follow()));
     for revision in FIRST + 1..=LAST {
         hub.revision.tell(|now| *now = revision);
     }
-    streams
+    threads
         .into_iter()
         .for_each(|it| it.join().expect("it was told"));
-    hub.listened.tell(|times| *times = NEVER);
-    follower.join().expect("it ends");
 }
 
 /// It may come at any time: before there is anything new, or when the hub has found that no watch
