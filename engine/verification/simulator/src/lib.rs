@@ -62,7 +62,7 @@ mod world;
 
 use dengine_checker::History;
 #[cfg(feature = "planted-bugs")]
-pub use search::{Search, Sought, never_first};
+pub use search::{Search, Sought};
 use std::collections::BTreeMap;
 use std::time::Duration;
 pub use trace::Keep;

@@ -3,9 +3,13 @@
 use super::{Keep, invariants, run};
 use dengine_planted::{Bug, plant};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
+
+/// Seeds within which most bugs show themselves.
+const SOON: u64 = 50;
 
 /// What to look for, and where.
 #[derive(Clone, Debug)]
@@ -67,6 +71,32 @@ impl Search {
         })
     }
 
+    /// The invariants that are never the first to report anything: they might see nothing at all.
+    ///
+    /// Which one is the first is chance where a bug breaks several. So the bugs that show
+    /// themselves soon are looked for in further ranges while one is missing from what was found.
+    #[must_use]
+    pub fn never_first(&self, found: &[Sought]) -> Vec<&'static str> {
+        const FURTHER: RangeInclusive<u64> = 300_000..=300_450;
+        let is_soon = |sought: &&Sought| sought.seeds.iter().flatten().any(|it| *it <= SOON);
+        let soon: Vec<_> = found.iter().filter(is_soon).map(|it| it.bug).collect();
+        let mut never = invariants::Invariants::names();
+        strike(&mut never, found);
+        for first in FURTHER.step_by(SOON as usize) {
+            if never.is_empty() {
+                break;
+            }
+            let further = Self {
+                bugs: soon.clone(),
+                ranges: vec![first],
+                within: SOON,
+                threads: self.threads,
+            };
+            strike(&mut never, &further.run(|_| ()));
+        }
+        never
+    }
+
     fn take(&self, next: &AtomicUsize) -> Option<(usize, Bug)> {
         let at = next.fetch_add(1, Ordering::Relaxed);
         self.bugs.get(at).map(|bug| (at, *bug))
@@ -92,7 +122,6 @@ impl Search {
 
     /// How many seeds of this range it takes, and the invariants that reported it first.
     fn seek_from(&self, first: u64, bug: Bug) -> (Option<u64>, Vec<&'static str>) {
-        const SOON: u64 = 50;
         plant(Some(bug));
         let look = |seeds| {
             Some((
@@ -110,11 +139,8 @@ impl Search {
     }
 }
 
-/// The invariants that were never the first to report anything: they might see nothing at all.
-#[must_use]
-pub fn never_first(all: &[Sought]) -> Vec<&'static str> {
-    let first: BTreeSet<_> = all.iter().flat_map(|it| it.found_as.clone()).collect();
-    let mut never = invariants::Invariants::names();
+/// Leaves the invariants that reported none of these first.
+fn strike(never: &mut Vec<&'static str>, found: &[Sought]) {
+    let first: BTreeSet<_> = found.iter().flat_map(|it| it.found_as.clone()).collect();
     never.retain(|name| !first.contains(name));
-    never
 }

@@ -47,7 +47,7 @@ fn without_a_planted_bug_nothing_is_found() {
 #[cfg(feature = "planted-bugs")]
 mod planted {
     use crate::invariants::{ELSEWHERE, Invariants};
-    use crate::{Keep, Search, never_first, run};
+    use crate::{Keep, Search, run};
     use dengine_planted::Bug;
     use std::collections::BTreeSet;
     use std::num::NonZero;
@@ -113,7 +113,7 @@ mod planted {
             let without = run(seed, Keep::Hash).violation;
             assert!(without.is_none(), "seed {seed}: {without:?}");
         }
-        let never = never_first(&all);
+        let never = search.never_first(&all);
         assert!(never.is_empty(), "never the first: {never:?}");
     }
 }

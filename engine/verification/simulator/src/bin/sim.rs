@@ -190,7 +190,7 @@ fn fresh_seed() -> u64 {
 mod planted {
     use super::{Arguments, ExitCode};
     use dengine_planted::{Bug, plant};
-    use dengine_simulator::{Search, Sought, never_first};
+    use dengine_simulator::{Search, Sought};
 
     /// Looks for planted bugs, and prints the rows of the table in docs/simulator.md.
     pub(super) fn run(name: &str, arguments: &Arguments) -> ExitCode {
@@ -222,7 +222,7 @@ mod planted {
         print_head(&search.ranges);
         let all = search.run(|sought| print_row(sought, search.within));
         let never = match name {
-            "all" => never_first(&all),
+            "all" => search.never_first(&all),
             _ => Vec::new(),
         };
         for invariant in &never {
