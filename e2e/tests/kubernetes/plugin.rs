@@ -28,7 +28,7 @@ async fn the_plugin_shows_measures_reports_and_restarts() {
 fn shows(world: &World) -> Result<()> {
     let said = dengine(world, &["status", "p"])?;
     say(format_args!("{said}"));
-    ensure!(said.starts_with("p: Ready, 3/3 ready, p-"), "{said}");
+    ensure!(said.starts_with("p: Ready, 3/3 ready, leader p-"), "{said}");
     for member in ["p-0", "p-1", "p-2"] {
         let row = said.lines().find(|line| line.trim().starts_with(member));
         let row = row.with_context(|| format!("{member} in {said}"))?;
