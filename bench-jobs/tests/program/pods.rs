@@ -44,6 +44,24 @@ fn all(peer: &Peer, pods: u32, arguments: &str) -> Vec<Child> {
     (0..pods).map(pod).collect()
 }
 
+/// Pods in the middle of a load, and what they load: it answers nothing more.
+async fn under_way(pods: u32) -> (Peer, Vec<Child>) {
+    const ANSWERED: u64 = 30;
+    let peer = Peer::under(Load {
+        hang_at: Some(ANSWERED),
+        ..Load::default()
+    })
+    .await;
+    let arguments = format!(
+        "put --conns 6 --clients 12 --total 100000 --warm-up 0 --request-timeout 1h {PATIENT}"
+    );
+    let pods = all(&peer, pods, &arguments);
+    while peer.puts() < ANSWERED {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    (peer, pods)
+}
+
 /// How it ended, and what it printed.
 async fn ended(child: Child) -> (Option<i32>, String, String) {
     let output = timeout(PATIENCE, child.wait_with_output());
@@ -73,6 +91,12 @@ async fn ran(pods: Vec<Child>) -> (Report, Vec<Option<i32>>, String) {
     }
     let report = report.unwrap_or_else(|| panic!("no report: {said}"));
     (report, codes, said)
+}
+
+/// Why the first result does not count.
+fn trouble(report: &Report) -> &str {
+    let pods = report.results[0].pods.as_ref().unwrap();
+    pods.trouble.as_deref().unwrap()
 }
 
 #[tokio::test]
@@ -140,29 +164,11 @@ async fn a_failure_in_any_of_them_fails_the_run() {
 /// Its part of the load is missing, whatever the others measured.
 #[tokio::test]
 async fn a_lost_pod_makes_the_run_invalid_and_is_named() {
-    let peer = Peer::under(Load {
-        hang_at: Some(30),
-        ..Load::default()
-    })
-    .await;
-    let arguments = format!(
-        "put --conns 3 --clients 9 --total 100000 --warm-up 0 --request-timeout 1h {PATIENT}"
-    );
-    let mut pods = all(&peer, 3, &arguments);
-    while peer.puts() < 30 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    let mut lost = pods.pop().unwrap();
-    lost.kill().await.unwrap();
+    let (_peer, mut pods) = under_way(3).await;
+    pods.remove(2).kill().await.unwrap();
     let (report, codes, said) = ran(pods).await;
     assert_eq!(codes, [Some(3), Some(0)], "{said}");
-    let trouble = report.results[0]
-        .pods
-        .as_ref()
-        .unwrap()
-        .trouble
-        .clone()
-        .unwrap();
+    let trouble = trouble(&report);
     assert!(
         trouble.starts_with("pod 2 of 3 (counted from 0) was lost"),
         "{trouble}"
@@ -173,18 +179,7 @@ async fn a_lost_pod_makes_the_run_invalid_and_is_named() {
 
 #[tokio::test]
 async fn without_the_first_the_others_end() {
-    let peer = Peer::under(Load {
-        hang_at: Some(20),
-        ..Load::default()
-    })
-    .await;
-    let arguments = format!(
-        "put --conns 2 --clients 8 --total 100000 --warm-up 0 --request-timeout 1h {PATIENT}"
-    );
-    let mut pods = all(&peer, 2, &arguments);
-    while peer.puts() < 20 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let (_peer, mut pods) = under_way(2).await;
     pods.remove(0).kill().await.unwrap();
     let (code, stdout, stderr) = ended(pods.remove(0)).await;
     assert_eq!((code, &*stdout), (Some(1), ""), "{stderr}");
@@ -200,13 +195,7 @@ async fn who_does_not_come_is_named() {
     let arguments = format!("put --conns 3 --clients 3 --total 10 --join-timeout 1s {PATIENT}");
     let (report, codes, said) = ran(vec![pod(&peer, port(), 3, 0, &arguments)]).await;
     assert_eq!(codes, [Some(3)], "{said}");
-    let trouble = report.results[0]
-        .pods
-        .as_ref()
-        .unwrap()
-        .trouble
-        .clone()
-        .unwrap();
+    let trouble = trouble(&report);
     let words = "of 3 pods (counted from 0) 1, 2 did not come within 1s";
     assert!(trouble.starts_with(words), "{trouble}");
     assert_eq!(peer.puts(), 0);
@@ -224,5 +213,5 @@ async fn a_pod_with_other_flags_takes_no_part() {
     assert!(stderr.contains("was started with other flags"), "{stderr}");
     let (report, codes, said) = ran(vec![first]).await;
     assert_eq!(codes, [Some(3)], "{said}");
-    assert!(report.results[0].pods.as_ref().unwrap().trouble.is_some());
+    assert_ne!(trouble(&report), "");
 }
