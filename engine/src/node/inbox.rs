@@ -126,11 +126,10 @@ impl Inbox {
     /// # Errors
     /// It is known now that nobody takes it.
     pub(crate) fn send(&self, item: impl Into<ToReplica>) -> Result<(), Ended> {
-        let sent = match put_aside(self, item.into()) {
-            Some(item) => self.0.send(item),
-            None => return Ok(()),
-        };
-        sent.map_err(|unsent| refuse(unsent.0))
+        match put_aside(self, item.into(), |aside, item| aside.push(item)) {
+            Some(item) => self.0.send(item).map_err(|unsent| refuse(unsent.0)),
+            None => Ok(()),
+        }
     }
 
     /// The same with all of them, which it takes in side by side.
@@ -138,7 +137,7 @@ impl Inbox {
     /// # Errors
     /// It is known now that nobody takes them.
     pub(crate) fn send_all(&self, items: Vec<ToReplica>) -> Result<(), Ended> {
-        match put_aside_all(self, items) {
+        match put_aside(self, items, |aside, items| aside.extend(items)) {
             Some(items) => self.hand_over(items),
             None => Ok(()),
         }
@@ -205,24 +204,14 @@ impl Drop for SendsTogether {
     }
 }
 
-/// Keeps it for the end, or gives it back if it is to be sent now.
-fn put_aside(inbox: &Inbox, item: ToReplica) -> Option<ToReplica> {
+/// Keeps what is sent for the end, or gives it back if it is to be sent now.
+fn put_aside<T>(inbox: &Inbox, sent: T, keep: fn(&mut Vec<ToReplica>, T)) -> Option<T> {
     OUTBOX.with_borrow_mut(|outbox| match outbox {
         Some(outbox) => {
-            of(outbox, inbox).push(item);
+            keep(of(outbox, inbox), sent);
             None
         }
-        None => Some(item),
-    })
-}
-
-fn put_aside_all(inbox: &Inbox, items: Vec<ToReplica>) -> Option<Vec<ToReplica>> {
-    OUTBOX.with_borrow_mut(|outbox| match outbox {
-        Some(outbox) => {
-            of(outbox, inbox).extend(items);
-            None
-        }
-        None => Some(items),
+        None => Some(sent),
     })
 }
 
