@@ -36,15 +36,6 @@ pub(super) struct HealthArgs {
     /// Longest wait for each answer, as in 500ms or 3s.
     #[arg(long, default_value = "3s", value_parser = dengine_commands::time_limit)]
     timeout: Duration,
-
-    /// Its spelling of before.
-    #[arg(
-        long,
-        hide = true,
-        conflicts_with = "timeout",
-        value_parser = clap::value_parser!(u64).range(1..),
-    )]
-    timeout_ms: Option<u64>,
 }
 
 /// Asks each once.
@@ -71,7 +62,7 @@ pub(super) fn run(args: &HealthArgs) -> anyhow::Result<u8> {
 }
 
 async fn ask(address: &str, args: &HealthArgs) -> anyhow::Result<ServingStatus> {
-    let timeout = args.timeout_ms.map_or(args.timeout, Duration::from_millis);
+    let timeout = args.timeout;
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .with_context(|| format!("{address:?} is no HOST:PORT"))?;
     let answer = async {

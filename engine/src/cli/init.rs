@@ -40,15 +40,6 @@ pub(super) struct InitArgs {
     /// Longest time for the whole command, as in 30s or 2m.
     #[arg(long, default_value = "1m", value_parser = dengine_commands::time_limit)]
     timeout: Duration,
-
-    /// Its spelling of before.
-    #[arg(
-        long,
-        hide = true,
-        conflicts_with = "timeout",
-        value_parser = clap::value_parser!(u64).range(1..),
-    )]
-    timeout_s: Option<u64>,
 }
 
 /// Forms the cluster, or finds that it is formed.
@@ -56,8 +47,7 @@ pub(super) fn run(args: InitArgs) -> anyhow::Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let limit = args.timeout_s.map_or(args.timeout, Duration::from_secs);
-    let deadline = Instant::now() + limit;
+    let deadline = Instant::now() + args.timeout;
     runtime.block_on(async {
         let mut init = Init::reach(args.endpoints, deadline).await?;
         let cluster_id = init.bootstrap().await?;

@@ -328,7 +328,7 @@ fn impossible_commands_in_pods_are_found() {
         "kubectl exec NAME-N -- /dengine admin transfer ID",
         "kubectl exec NAME-N -- /dengine admin members list --json",
         "kubectl exec NAME-N -- /dengine admin members add-learner --endpoint=HOST --promote",
-        "kubectl exec NAME-N -- /dengine admin --endpoints=HOST --timeout-s=5 members remove ID",
+        "kubectl exec NAME-N -- /dengine admin --endpoints=HOST --timeout=5s members remove ID",
         "kubectl exec NAME-N -- /dengine put color blue",
         "kubectl exec NAME-N -- /dengine get color --consistency=eventual",
     ] {

@@ -38,16 +38,6 @@ pub(super) struct AdminArgs {
     )]
     timeout: Duration,
 
-    /// Its spelling of before.
-    #[arg(
-        long,
-        hide = true,
-        conflicts_with = "timeout",
-        value_parser = clap::value_parser!(u64).range(1..),
-        global = true,
-    )]
-    timeout_s: Option<u64>,
-
     /// Answer as JSON, for programs.
     #[arg(long, global = true)]
     json: bool,
@@ -97,8 +87,7 @@ pub(super) fn run(args: AdminArgs) -> anyhow::Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let limit = args.timeout_s.map_or(args.timeout, Duration::from_secs);
-    let cluster = Cluster::new(args.endpoints, limit);
+    let cluster = Cluster::new(args.endpoints, args.timeout);
     let json = args.json;
     runtime.block_on(async {
         match args.command {

@@ -128,7 +128,7 @@ fn forming_a_cluster_of_members_that_are_not_there_fails_in_time() {
     let home = scratch();
     let absent = Member::new(home.path(), "a").address();
     let output = dengine()
-        .args(["init", "--timeout-s", "1", "--endpoints", &absent])
+        .args(["init", "--timeout", "1s", "--endpoints", &absent])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
