@@ -172,9 +172,8 @@ pub enum Bug {
     FileReusedWhileRead,
     /// A task that waits for a revision registers after it has looked for it.
     LookedBeforeWaiting,
-    /// Listeners are counted before the lock of the ring is taken, which must stay empty while
-    /// there are none.
-    ListenersCountedBeforeRing,
+    /// The streams of watches are notified before the ring has what they are notified of.
+    NotifiedBeforeRing,
     /// A page is marked with the watches that want it after it was read, not before.
     MarkedAfterRead,
     /// The task of a link registers its waker after it has looked for messages.

@@ -39,24 +39,30 @@ impl Feed {
         watches.work(&ring, &mut self.wanted())
     }
 
-    /// Where to continue reading, if there is something new at `newest` and a stream listens. Call
-    /// [`Feed::push`] or [`Feed::gap`] afterwards, and notify the streams.
-    pub fn wants(&self, newest: Revision, listens: impl Fn() -> bool) -> Option<Stamp> {
-        let early = planted!(ListenersCountedBeforeRing).then(&listens);
-        let mut ring = lock(&self.ring);
-        // Counted under the lock: a stream that begins to listen later finds the ring past what was
-        // not read, and one that has used the ring before is counted.
-        ring.wants(newest, early.unwrap_or_else(listens))
+    /// Where to continue reading, if there is something new at `newest`. Call [`Feed::push`] or
+    /// [`Feed::gap`] afterwards.
+    pub fn wants(&self, newest: Revision) -> Option<Stamp> {
+        lock(&self.ring).wants(newest)
     }
 
-    /// Adds what was read from the place that [`Feed::wants`] returned.
-    pub fn push(&self, page: Page) {
-        lock(&self.ring).push(Arc::new(page));
+    /// Adds what was read from the place that [`Feed::wants`] returned, and notifies the streams.
+    pub fn push(&self, page: Page, notify: impl FnOnce()) {
+        self.change(|ring| ring.push(Arc::new(page)), notify);
     }
 
-    /// History up to `newest` could not be read.
-    pub fn gap(&self, newest: Revision) {
-        lock(&self.ring).gap(newest);
+    /// History up to `newest` was not read: watches that need it read it from the past. Notifies
+    /// the streams, of which one may have found the ring where it was.
+    pub fn gap(&self, newest: Revision, notify: impl FnOnce()) {
+        self.change(|ring| ring.gap(newest), notify);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Ring), notify: impl FnOnce()) {
+        if planted!(NotifiedBeforeRing) {
+            notify();
+            return change(&mut lock(&self.ring));
+        }
+        change(&mut lock(&self.ring));
+        notify();
     }
 
     /// The wanted part of history from `from` on. `read` gets a function that decides for each key

@@ -121,12 +121,9 @@ impl Ring {
         }
     }
 
-    /// Where to continue reading, if there is something new at `newest`. Without `listeners` there
-    /// is not: later ones begin with the past.
-    pub fn wants(&mut self, newest: Revision, listeners: bool) -> Option<Stamp> {
-        if !listeners {
-            self.gap(newest);
-        }
+    /// Where to continue reading, if there is something new at `newest`.
+    #[must_use]
+    pub fn wants(&self, newest: Revision) -> Option<Stamp> {
         (self.next.revision <= newest).then_some(self.next)
     }
 

@@ -1,10 +1,11 @@
 //! Reads history, once for all watches that are at the same place.
 //!
-//! One task follows the member's revision; each time, it reads what is new and keeps it in a ring,
-//! from which all streams take it. Who falls behind the ring reads from the past: one page at a
-//! time for the whole member, in turns that go round by address, so that those who are at about the
-//! same place find there what another has just read. No watch waits for another's client, nor for
-//! its threads, and no watch is ever told anything else for it. All of it is bounded in bytes.
+//! One task follows the member's revision while there are streams; each time, it reads what is new
+//! and keeps it in a ring, from which all streams take it. Who falls behind the ring reads from the
+//! past: one page at a time for the whole member, in turns that go round by address, so that those
+//! who are at about the same place find there what another has just read. No watch waits for
+//! another's client, nor for its threads, and no watch is ever told anything else for it. All of it
+//! is bounded in bytes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +13,7 @@ use dengine_kv::watch::{Feed, KeepLimits, Mark, Page, PageCache, Part, Wanted, W
 use dengine_kv::{Changes, ChangesQuery, PageLimits, ReadError, Stamp};
 use dengine_types::Revision;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
@@ -52,6 +53,8 @@ struct Shared {
     feed: Feed,
     /// Says that the ring has something new. Who listens to it has watches, or will have.
     changed: watch::Sender<()>,
+    /// Wakes the task that follows when there is a stream again.
+    listened: Notify,
     /// What was read of the past, and turns to read more of it.
     past: Mutex<PageCache>,
     past_turns: Turns,
@@ -77,6 +80,7 @@ impl Hub {
         let shared = Shared {
             feed: Feed::new(now, RING_LIMITS),
             changed: watch::Sender::new(()),
+            listened: Notify::new(),
             past: Mutex::new(PageCache::new(PAST_LIMITS)),
             past_turns: Turns::new(1, Share::HALF),
             alone_turns: Turns::new(ALONE_READS, Share::THREE_QUARTERS),
@@ -99,7 +103,9 @@ impl Hub {
     /// Says when there may be new [`Hub::work`]. A caller that subscribes first and then reads the
     /// member's revision misses nothing.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
-        self.shared.changed.subscribe()
+        let changed = self.shared.changed.subscribe();
+        self.shared.listened.notify_one();
+        changed
     }
 
     /// What all watches want to know. Never to be held while something is awaited.
@@ -183,21 +189,33 @@ impl Hub {
     }
 
     async fn follow(self) {
+        let shared = &self.shared;
         let mut revision = self.node.revision_changes();
-        while revision.changed().await.is_ok() {
+        loop {
+            if !shared.is_listened_to() {
+                self.sleep(&mut revision).await;
+            }
+            if revision.changed().await.is_err() {
+                return;
+            }
             let newest = *revision.borrow_and_update();
-            while let Some(from) = self.wants(newest) {
+            // Without asking again whether there are streams: one that came after it was answered
+            // that there are none would wait for what is left here.
+            while let Some(from) = shared.feed.wants(newest) {
                 self.read_on(from, newest).await;
-                self.shared.changed.send_replace(());
             }
         }
     }
 
-    fn wants(&self, newest: Revision) -> Option<Stamp> {
-        let changed = &self.shared.changed;
-        self.shared
-            .feed
-            .wants(newest, || changed.receiver_count() > 0)
+    /// Until there is a stream: to be woken by every revision costs each write a turn of a thread.
+    async fn sleep(&self, revision: &mut watch::Receiver<Revision>) {
+        let shared = &self.shared;
+        // Its pages need not be kept meanwhile.
+        shared.gap(*revision.borrow_and_update());
+        while !shared.is_listened_to() {
+            shared.listened.notified().await;
+        }
+        shared.gap(*revision.borrow_and_update());
     }
 
     /// Reads a page for everybody.
@@ -207,17 +225,29 @@ impl Hub {
             .threads
             .spawn_blocking(move || hub.page(from, Part::Present));
         match read.await.map_err(|error| ended(&error)).flatten() {
-            Ok(page) => self.shared.feed.push(page),
+            Ok(page) => self.shared.feed.push(page, || self.shared.notify()),
             // The streams find out for themselves, and tell their clients.
             Err(error) => {
                 tracing::warn!(%error, "history was not read for the watches");
-                self.shared.feed.gap(newest);
+                self.shared.gap(newest);
             }
         }
     }
 }
 
 impl Shared {
+    fn is_listened_to(&self) -> bool {
+        self.changed.receiver_count() > 0
+    }
+
+    fn notify(&self) {
+        self.changed.send_replace(());
+    }
+
+    fn gap(&self, newest: Revision) {
+        self.feed.gap(newest, || self.notify());
+    }
+
     /// Never to be held while something is read.
     fn kept(&self) -> MutexGuard<'_, PageCache> {
         self.past.lock().unwrap_or_else(PoisonError::into_inner)

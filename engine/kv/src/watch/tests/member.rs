@@ -100,7 +100,7 @@ impl Member {
     /// The hub begins to read.
     pub(super) fn begin_page(&mut self) {
         if self.begun.is_none()
-            && let Some(from) = self.ring.wants(self.newest, true)
+            && let Some(from) = self.ring.wants(self.newest)
         {
             self.begun = Some(self.page(from, Part::Present));
         }
@@ -184,7 +184,7 @@ impl Member {
         for _ in 0..100_000 {
             self.begin_page();
             self.end_page();
-            if !self.work() && self.ring.wants(self.newest, true).is_none() {
+            if !self.work() && self.ring.wants(self.newest).is_none() {
                 assert!(self.set.is_delivered(self.newest), "nothing is left to do");
                 return;
             }

@@ -19,6 +19,8 @@ const LAST: u64 = 3;
 /// Each revision changes all of them.
 const KEYS: [&str; 2] = ["a", "b"];
 const BYTES: usize = 10_000;
+/// Told by [`Hub::listened`]: there will be no stream any more.
+const NEVER: u64 = u64::MAX;
 
 /// Tells of changes of a number, or of the last of several, as `dengine`'s channels do.
 #[derive(Default)]
@@ -50,6 +52,8 @@ struct Hub {
     feed: Feed,
     changed: Channel,
     listeners: AtomicUsize,
+    /// How often a stream has begun to listen.
+    listened: Channel,
 }
 
 fn event(revision: u64, sub: u32, key: &'static str) -> Event {
@@ -83,6 +87,7 @@ impl Hub {
             feed: Feed::new(Revision(FIRST), limits),
             changed: Channel::default(),
             listeners: AtomicUsize::new(0),
+            listened: Channel::default(),
         }
     }
 
@@ -109,23 +114,51 @@ impl Hub {
         page.unwrap_or_else(|never| match never {})
     }
 
-    /// As the hub's task.
+    fn is_listened_to(&self) -> bool {
+        self.listeners.load(Ordering::Relaxed) > 0
+    }
+
+    fn notify(&self) {
+        self.changed.tell(|times| *times += 1);
+    }
+
+    /// As the hub's task, until there will be no stream any more.
     fn follow(&self) {
-        let mut newest = FIRST;
-        while newest < LAST {
+        let (mut newest, mut listened) = (FIRST, 0);
+        loop {
+            if !self.is_listened_to() {
+                self.gap();
+                while !self.is_listened_to() {
+                    listened = self.listened.wait(listened);
+                    if listened == NEVER {
+                        return;
+                    }
+                }
+                newest = self.gap();
+            }
             newest = self.revision.wait(newest);
-            let listens = || self.listeners.load(Ordering::Relaxed) > 0;
-            while let Some(from) = self.feed.wants(Revision(newest), listens) {
-                self.feed.push(self.page(from, Part::Present));
-                self.changed.tell(|times| *times += 1);
+            if newest == NEVER {
+                return;
+            }
+            while let Some(from) = self.feed.wants(Revision(newest)) {
+                self.feed
+                    .push(self.page(from, Part::Present), || self.notify());
             }
         }
     }
 
-    /// As the task of a stream that watches a key from `first` on: which revisions it is told of,
-    /// up to the last.
-    fn watch(&self, key: &'static str, first: u64) -> Vec<u64> {
+    /// Up to which revision it is.
+    fn gap(&self) -> u64 {
+        let newest = *self.revision.now();
+        self.feed.gap(Revision(newest), || self.notify());
+        newest
+    }
+
+    /// As the task of a stream that watches a key from `first` to `last`: which revisions it is
+    /// told of.
+    fn watch(&self, key: &'static str, first: u64, last: u64) -> Vec<u64> {
         self.listeners.fetch_add(1, Ordering::Relaxed);
+        self.listened.tell(|times| *times += 1);
         let mut seen = *self.changed.now();
         let mut watches = WatchSet::new(BYTES);
         let spec = WatchSpec {
@@ -142,7 +175,7 @@ impl Hub {
             while let Some(work) = self.feed.work(&mut watches) {
                 self.tell(&mut watches, work, &mut heard);
             }
-            if heard.last() == Some(&LAST) {
+            if heard.last() >= Some(&last) {
                 break;
             }
             seen = self.changed.wait(seen);
@@ -177,47 +210,56 @@ impl Hub {
 }
 
 /// A watch that is never told of the last revision shows as a deadlock.
-fn all_are_told(watched: &[(&'static str, u64)]) {
+fn all_are_told(watched: &[(&'static str, u64, u64)]) {
     let hub = Arc::new(Hub::new());
-    let streams = watched.iter().copied().map(|(key, first)| {
+    let streams = watched.iter().copied().map(|(key, first, last)| {
         let hub = Arc::clone(&hub);
         thread::spawn(move || {
-            let heard = hub.watch(key, first);
-            assert_eq!(heard, Vec::from_iter(first..=LAST), "not told of all");
+            let heard = hub.watch(key, first, last);
+            let all = Vec::from_iter((first..).take(heard.len()));
+            assert_eq!(heard, all, "not told of all");
         })
     });
-    let mut threads: Vec<_> = streams.collect();
+    let streams: Vec<_> = streams.collect();
     let follower = Arc::clone(&hub);
-    threads.push(thread::spawn(move || follower.follow()));
+    let follower = thread::spawn(move || follower.follow());
     for revision in FIRST + 1..=LAST {
         hub.revision.tell(|now| *now = revision);
     }
-    threads
-        .into_iter()
-        .for_each(|it| it.join().expect("it was told"));
+    for stream in streams {
+        stream.join().expect("it was told");
+    }
+    hub.listened.tell(|times| *times = NEVER);
+    hub.revision.tell(|now| *now = NEVER);
+    follower.join().expect("it ends");
 }
 
-/// It may come at any time: before there is anything new, or when the hub has found that no watch
-/// is left.
+/// It may come at any time: before there is anything new, or while the hub sleeps.
 fn one_who_comes_late_is_told() {
-    all_are_told(&[("a", LAST)]);
+    all_are_told(&[("a", LAST, LAST)]);
 }
 
 /// One may come while the hub reads for the other.
 fn both_are_told() {
-    all_are_told(&[("a", FIRST + 1), ("b", LAST)]);
+    all_are_told(&[("a", FIRST + 1, LAST), ("b", LAST, LAST)]);
+}
+
+/// One may come as the other goes, and the hub falls asleep.
+fn one_who_comes_when_another_goes_is_told() {
+    all_are_told(&[("a", FIRST + 1, FIRST + 1), ("b", LAST, LAST)]);
 }
 
 #[test]
 fn whoever_watches_is_told_of_what_it_wants() {
     any_turns(3_000, one_who_comes_late_is_told);
     any_turns(3_000, both_are_told);
+    any_turns(3_000, one_who_comes_when_another_goes_is_told);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn listeners_that_are_counted_too_early_are_found() {
-    plant(Some(Bug::ListenersCountedBeforeRing));
+fn streams_that_are_notified_too_early_are_found() {
+    plant(Some(Bug::NotifiedBeforeRing));
     any_turns(100_000, one_who_comes_late_is_told);
 }
 

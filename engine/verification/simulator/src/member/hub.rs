@@ -214,7 +214,10 @@ impl Process {
         let newest = reader.revision();
         let hub = &mut self.hub;
         hub.awake = false;
-        let Some(from) = hub.ring.wants(newest, !hub.streams.is_empty()) else {
+        if hub.streams.is_empty() {
+            return hub.ring.gap(newest);
+        }
+        let Some(from) = hub.ring.wants(newest) else {
             return;
         };
         match hub.page(sim, &reader, from, Part::Present) {

@@ -142,7 +142,7 @@ impl Stream {
     /// One page for the ring, if there is something new.
     fn follow(&mut self) -> bool {
         let newest = self.machine.revision();
-        let Some(from) = self.ring.wants(newest, true) else {
+        let Some(from) = self.ring.wants(newest) else {
             return false;
         };
         match self.page(from, Part::Present) {
