@@ -21,6 +21,8 @@ use tokio::sync::watch;
 pub(super) struct Apply {
     pub(super) job: ApplyJob,
     pub(super) callers: Vec<(Token, Option<Awaited>)>,
+    /// When it was committed.
+    pub(super) since: Instant,
 }
 
 pub(super) struct ApplyThread {
@@ -57,9 +59,10 @@ impl ApplyThread {
         loop {
             let start = Instant::now();
             let queued = first.take().into_iter().chain(jobs.try_iter());
-            let queued = queued.map(|Apply { job, callers }| {
-                self.callers.add(callers);
-                job
+            let queued = queued.map(|it| {
+                ::metrics::histogram!(metrics::APPLY_WAIT_SECONDS).record(start - it.since);
+                self.callers.add(it.callers);
+                it.job
             });
             let Some(done) = self.applier.work(queued, clock::now)? else {
                 return Ok(());

@@ -9,6 +9,11 @@ metrics_table! {
     /// Time of one fdatasync of the log
     Histogram LOG_SYNC_SECONDS = "dengine_log_sync_seconds";
 
+    /// Time that writes waited for a turn of the replica
+    ///
+    /// Once for all that came in one frame, or in one call.
+    Histogram WRITE_WAIT_SECONDS = "dengine_write_wait_seconds";
+
     /// Time from handing a batch to log and peers until a quorum has it
     Histogram COMMIT_SECONDS = "dengine_commit_seconds";
 
@@ -26,6 +31,11 @@ metrics_table! {
     ///
     /// Of linearizable and lease reads.
     Histogram READ_CONFIRM_SECONDS = "dengine_read_confirm_seconds";
+
+    /// Time that committed entries waited until their application began
+    ///
+    /// Once for each batch that was committed.
+    Histogram APPLY_WAIT_SECONDS = "dengine_apply_wait_seconds";
 
     /// Time to apply one batch of entries
     Histogram APPLY_SECONDS = "dengine_apply_seconds";

@@ -149,6 +149,9 @@ impl ReplicaWorker {
         match told {
             ToReplica::Input(input) => self.handle(input),
             ToReplica::Write(write, caller) => {
+                if let Some(since) = caller.since() {
+                    ::metrics::histogram!(metrics::WRITE_WAIT_SECONDS).record(since.elapsed());
+                }
                 let token = self.name(|callers, token| callers.write(token, caller));
                 self.handle(Input::Write { token, write });
             }
@@ -208,7 +211,13 @@ impl ReplicaWorker {
             Output::Log(job) => drop(self.jobs.log.send(job)),
             Output::Apply(job) => {
                 let callers = self.callers.of(&job);
-                drop(self.jobs.apply.send(Apply { job, callers }));
+                let since = Instant::now();
+                let job = Apply {
+                    job,
+                    callers,
+                    since,
+                };
+                drop(self.jobs.apply.send(job));
             }
             Output::Send(messages) => self.peers.send(messages),
             Output::MayRead { tokens, .. } => self.callers.may_read(&tokens),

@@ -243,8 +243,10 @@ impl Running {
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let begin = Instant::now();
         let (replies, mut answers) = WriteAnswers::of(count, held);
+        // They wait together: one of them tells how long.
+        let mut since = Some(begin);
         let all = replies.map(|reply| {
-            let (write, caller) = make(Awaited::from(reply));
+            let (write, caller) = make(Awaited::from(reply).handed_over(since.take()));
             ToReplica::Write(write, caller)
         });
         // What is refused is answered.

@@ -69,6 +69,8 @@ pub(crate) struct Awaited {
     /// Counts its bytes with those of the others: it may lie in a queue for longer than anybody
     /// waits for it.
     _counted: Option<Arc<Counting>>,
+    /// When it was handed over, if the time that it waits for its turn is measured.
+    since: Option<Instant>,
 }
 
 impl Awaited {
@@ -76,6 +78,16 @@ impl Awaited {
     pub(super) fn by(mut self, waiters: &Arc<Waiters>, place: usize) -> Self {
         self.waiter = Some((Arc::clone(waiters), place));
         self
+    }
+
+    /// The time from then until its turn is measured.
+    pub(super) fn handed_over(mut self, since: Option<Instant>) -> Self {
+        self.since = since;
+        self
+    }
+
+    pub(super) fn since(&self) -> Option<Instant> {
+        self.since
     }
 
     /// That is kept with it.
@@ -103,6 +115,7 @@ impl From<WriteReply> for Awaited {
             reply,
             waiter: None,
             _counted: None,
+            since: None,
         }
     }
 }
