@@ -35,7 +35,7 @@ SIM_TEST := cargo test --release --locked -p dengine-simulator --features plante
 MODELS_LOOM := cargo test --release --locked -p dengine-raft --features loom --lib -- models::
 MODELS_SHUTTLE := cargo test --release --locked -p dengine-raft --features shuttle --lib -- models::
 # Tests of more than one unit: a file or a folder each. Those on Kubernetes are one program.
-TEST_FOLDERS := $(addsuffix /tests,engine $(wildcard engine/* engine/verification/*) crds operator operator/plugin bench-jobs bench-jobs/bounds bench-jobs/embedded)
+TEST_FOLDERS := $(addsuffix /tests,$(wildcard engine/* engine/verification/*) crds operator operator/plugin bench-jobs bench-jobs/bounds bench-jobs/embedded)
 # Those that a target of their own runs, for not every machine can: it takes root and /dev/fuse.
 OWN_TARGET := power_loss
 TESTS := $(filter-out $(OWN_TARGET), \
