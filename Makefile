@@ -167,7 +167,7 @@ CLIPPY := cargo clippy --release --locked --all-targets
 lint: setup-lint ## formats, lints with every feature, documentation, the tests it names, dependencies, generated files; changes nothing
 	@rustc --version; cargo clippy --version
 	cargo fmt --all --check
-	docs/regressions.sh
+	engine/verification/regressions.sh
 	@unformatted=$$(gofmt -l e2e/local-kubernetes/programs); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted" >&2; exit 1; }
 	$(CLIPPY) $(ALL) -- -D warnings
 	cargo clippy --release --locked -p dengine-client --no-default-features -- -D warnings
