@@ -35,7 +35,7 @@ SIM_TEST := cargo test --release --locked -p dengine-simulator --features plante
 MODELS_LOOM := cargo test --release --locked -p dengine-raft --features loom --lib -- models::
 MODELS_SHUTTLE := cargo test --release --locked -p dengine-raft --features shuttle --lib -- models::
 # Tests of more than one unit: a file or a folder each. Those on Kubernetes are one program.
-TEST_FOLDERS := $(addsuffix /tests,engine $(wildcard engine/* engine/verification/*) crds operator operator/plugin bench-jobs bench-jobs/bounds bench-jobs/embedded)
+TEST_FOLDERS := $(addsuffix /tests,$(wildcard engine/* engine/verification/*) crds operator operator/plugin bench-jobs bench-jobs/bounds bench-jobs/embedded)
 # Those that a target of their own runs, for not every machine can: it takes root and /dev/fuse.
 OWN_TARGET := power_loss
 TESTS := $(filter-out $(OWN_TARGET), \
@@ -167,7 +167,7 @@ CLIPPY := cargo clippy --release --locked --all-targets
 lint: setup-lint ## formats, lints with every feature, documentation, the tests it names, dependencies, generated files; changes nothing
 	@rustc --version; cargo clippy --version
 	cargo fmt --all --check
-	docs/regressions.sh
+	engine/verification/regressions.sh
 	@unformatted=$$(gofmt -l e2e/local-kubernetes/programs); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted" >&2; exit 1; }
 	$(CLIPPY) $(ALL) -- -D warnings
 	cargo clippy --release --locked -p dengine-client --no-default-features -- -D warnings

@@ -10,7 +10,7 @@ use dengine_local_kubernetes::shell;
 
 /// Each program with the folder that holds its Dockerfile.
 const PROGRAMS: [(&str, &str); 3] = [
-    ("dengine", "engine"),
+    ("dengine", "engine/server"),
     ("dengine-operator", "operator"),
     ("dengine-bench", "bench-jobs"),
 ];

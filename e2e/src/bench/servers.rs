@@ -1,13 +1,13 @@
 //! The members of one system as processes of this machine. They end when this is dropped, and also
 //! when this process is killed: the kernel is told to end them with their parent.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use dengine_local_kubernetes::progress::Step;
 use dengine_local_kubernetes::shell;
+use dengine_testkit::{Listen, free_port};
 
 use super::START_PATIENCE;
 
@@ -42,17 +42,16 @@ impl Servers {
         let mut step = Step::start(format!("DEngine: {members} members"));
         let mut servers = Self::in_folder(data)?;
         for number in 1..=members {
-            let [client, peer, admin, monitor] = free_addresses()?;
+            let listen = Listen::free();
+            let name = format!("dengine-{number}");
+            let folder = data.join(number.to_string());
             let mut serve = held(server.program);
+            dengine_testkit::serve(&mut serve, &name, &listen, &folder);
             serve
-                .args(["serve", "--name", &format!("dengine-{number}")])
-                .args(["--listen-client", &client, "--listen-peer", &peer])
-                .args(["--listen-admin", &admin, "--listen-monitor", &monitor])
                 .args(["--durability", server.durability])
-                .args(["--log-level", "warn", "--data-dir"])
-                .arg(data.join(number.to_string()))
+                .args(["--log-level", "warn"])
                 .args(server.more);
-            servers.start(serve, client, number)?;
+            servers.start(serve, listen.client.to_string(), number)?;
         }
         step.note("forming the cluster");
         let mut init = tokio::process::Command::new(server.program);
@@ -76,9 +75,7 @@ impl Servers {
     pub(super) async fn etcd(program: &Path, data: &Path, members: usize) -> Result<Self> {
         let step = Step::start(format!("etcd: {members} members"));
         let mut servers = Self::in_folder(data)?;
-        let addresses = (0..members)
-            .map(|_| free_addresses())
-            .collect::<Result<Vec<[String; 2]>>>()?;
+        let addresses: Vec<[String; 2]> = (0..members).map(|_| free_addresses()).collect();
         let peers = addresses.iter().enumerate();
         let cluster: Vec<String> = peers
             .map(|(place, [_, peer])| format!("etcd-{}=http://{peer}", place + 1))
@@ -120,7 +117,7 @@ impl Servers {
     pub(super) fn floor(program: &Path, data: &Path, members: usize) -> Result<Self> {
         let step = Step::start(format!("Floor: {members} processes"));
         let mut servers = Self::in_folder(data)?;
-        let addresses = free_addresses::<3>()?;
+        let addresses = free_addresses::<3>();
         let addresses = &addresses[..members];
         for (place, address) in addresses.iter().enumerate() {
             let number = place + 1;
@@ -143,7 +140,7 @@ impl Servers {
     pub(super) fn echo(program: &Path, data: &Path, members: usize, value: u32) -> Result<Self> {
         let step = Step::start(format!("Echo: {members} servers"));
         let mut servers = Self::in_folder(data)?;
-        let addresses = free_addresses::<3>()?;
+        let addresses = free_addresses::<3>();
         for (place, address) in addresses.iter().take(members).enumerate() {
             let mut serve = held(program);
             serve
@@ -247,14 +244,9 @@ pub(super) fn held(program: &Path) -> Command {
     command
 }
 
-/// Loopback addresses whose ports nobody has. All of them are bound before any is given back, so
-/// they differ.
-fn free_addresses<const N: usize>() -> Result<[String; N]> {
-    let bind = |_| TcpListener::bind("127.0.0.1:0");
-    let listeners = (0..N).map(bind).collect::<Result<Vec<_>, _>>()?;
-    let addresses = listeners.iter().map(TcpListener::local_addr);
-    let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
-    Ok(std::array::from_fn(|place| addresses[place].to_string()))
+/// Loopback addresses whose ports nobody has; they differ.
+fn free_addresses<const N: usize>() -> [String; N] {
+    std::array::from_fn(|_| format!("127.0.0.1:{}", free_port()))
 }
 
 #[cfg(test)]
@@ -304,7 +296,7 @@ mod tests {
 
     #[test]
     fn addresses_differ() {
-        let [a, b, c] = free_addresses().unwrap();
+        let [a, b, c] = free_addresses();
         assert!(a != b && b != c && a != c);
     }
 }

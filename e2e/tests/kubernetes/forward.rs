@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use dengine_testkit::free_port;
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::Instant;
@@ -18,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Forwards a free local port to a Service until the test's runtime ends; returns the local
 /// address.
 pub(crate) async fn to(world: &World, service: &str, port: u16) -> Result<String> {
-    let local = free_port()?;
+    let local = free_port();
     let mut kubectl = Command::from(world.cluster().kubectl());
     kubectl
         .args([
@@ -53,10 +54,4 @@ async fn await_listener(address: SocketAddr) -> Result<()> {
         tokio::time::sleep(PAUSE).await;
     }
     Ok(())
-}
-
-fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-        .local_addr()?
-        .port())
 }

@@ -28,8 +28,8 @@
 //! A shell has a replica, a [`LogWriter`](replica::LogWriter) and an [`Applier`](replica::Applier),
 //! and carries out outputs in their order. It may do a [`LogJob`] or an [`ApplyJob`] where it meets
 //! it and give back the input that reports it, or hand it to a thread: nothing here can tell. There
-//! are two: `engine/src/node` (threads) and `engine/verification/simulator` (one thread, which
-//! chooses who goes on).
+//! are two: `engine/server/src/node` (threads) and `engine/verification/simulator` (one thread,
+//! which chooses who goes on).
 //!
 //! Callers are the shell's too. It draws a [`Token`] for each request
 //! ([`Replica::name`](replica::Replica::name)), keeps the waiting caller under it, and reports on

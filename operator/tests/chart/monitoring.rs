@@ -12,8 +12,8 @@ pub(crate) const ALERTS: &str = "charts/dengine-operator/files/monitoring/alerts
 const DASHBOARD: &str = "charts/dengine-operator/files/monitoring/dashboard.json";
 /// Names of the members' metrics. The crate cannot be a dependency: it compiles RocksDB.
 const MEMBERS: [&str; 2] = [
-    "engine/src/telemetry/metrics.rs",
-    "engine/src/node/metrics.rs",
+    "engine/server/src/telemetry/metrics.rs",
+    "engine/server/src/node/metrics.rs",
 ];
 /// Suffixes that Prometheus adds to a histogram's name.
 const OF_HISTOGRAM: [&str; 3] = ["_bucket", "_sum", "_count"];

@@ -186,7 +186,7 @@ fn check_exec(words: &[String]) -> Result<(), String> {
         return Err("too short".to_owned());
     };
     let entry = format!("ENTRYPOINT [\"{program}\"]");
-    let is_in_image = read("engine/Dockerfile").contains(&entry);
+    let is_in_image = read("engine/server/Dockerfile").contains(&entry);
     if separator != "--" || !is_in_image {
         return Err(format!("{program} is nothing that a pod has"));
     }
@@ -204,7 +204,7 @@ fn check_exec(words: &[String]) -> Result<(), String> {
 /// The same for `dengine admin`, by its source: that crate cannot be a dependency, it compiles
 /// RocksDB.
 fn check_admin(command: &[String]) -> Result<(), String> {
-    let source = |module: &str| read(&format!("engine/src/cli/admin/{module}.rs"));
+    let source = |module: &str| read(&format!("engine/server/src/cli/admin/{module}.rs"));
     let admin = source("mod");
     let (mut flags, _) = takes(body(&admin, "struct AdminArgs"));
     let given = command.iter().filter_map(|word| word.strip_prefix("--"));
@@ -451,7 +451,7 @@ fn objects_are_valid() {
     let pod: Value = serde_saphyr::from_str(pod).unwrap();
     known::<Pod>(pod.clone());
     let args = pod["spec"]["containers"][0]["args"].as_array().unwrap();
-    let command = read("engine/src/cli/recover.rs");
+    let command = read("engine/server/src/cli/recover.rs");
     for flag in args
         .iter()
         .filter_map(|arg| arg.as_str()?.strip_prefix("--"))

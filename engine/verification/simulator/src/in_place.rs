@@ -1,9 +1,9 @@
 //! Who takes the turns of a member's replica.
 //!
 //! In `dengine` callers do in the place of its thread while little is under way
-//! (`engine/src/node/worker.rs`): what follows from a message or a sync follows at once, before
-//! anything else arrives. In a quarter of the runs it is always so, in another one for half a
-//! second out of each second, and in the others its thread is woken first. Decided apart from all
+//! (`engine/server/src/node/worker.rs`): what follows from a message or a sync follows at once,
+//! before anything else arrives. In a quarter of the runs it is always so, in another one for half
+//! a second out of each second, and in the others its thread is woken first. Decided apart from all
 //! that a run draws besides, so that the others are what they would be if there were none.
 
 use super::queue::{Nanos, SECOND};

@@ -1,6 +1,7 @@
 //! What test programs share, most of which run the server as a process: [`serve()`] says with which
 //! flags and without which settings, [`Listen`] and [`free_port`] where it listens, [`Process`]
-//! ends with its test, and [`settings`] are what `make` passes to a test program.
+//! ends with its test, and [`settings`] are what `make` passes to a test program. `dengine-e2e`
+//! starts the members of `make bench` with the first three, so these are not for tests alone.
 //!
 //! What may not live here: anything that compiles the engine, and what only one test program needs,
 //! such as clusters, disks, networks and cgroups.

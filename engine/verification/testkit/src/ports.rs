@@ -10,7 +10,8 @@ const COUNT: u32 = 20_000;
 
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 
-/// A port of loopback that nobody listens on, and that no other test of this process gets.
+/// A port of loopback that nobody listens on, and that this function gives nobody else in this
+/// process.
 ///
 /// # Panics
 /// No port is free.

@@ -89,8 +89,10 @@ fn newer_source(program: &Path) -> Option<String> {
 
 /// The caller's own settings are not those of the program under test.
 pub fn without_settings(command: &mut Command) {
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DENGINE_")) {
-        command.env_remove(name);
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"DENGINE_") {
+            command.env_remove(name);
+        }
     }
 }
 

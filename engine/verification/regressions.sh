@@ -6,7 +6,7 @@
 # name other things. A file that is not in backquotes is not looked for, so that is an error too. A
 # row that names nothing says why.
 set -eu
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 table=${1:-docs/found.md}
 known=$(mktemp -d)
 trap 'rm -r "$known"' EXIT
