@@ -3,6 +3,7 @@
 use super::conformance::{batch, small_options};
 use super::memory::MemoryDisk;
 use super::{Batch, Log, Position, Recovered};
+use dengine_testkit::Random;
 use dengine_types::{HardState, Index, MemberId, Term};
 
 const BASE: Position = Position {
@@ -78,14 +79,11 @@ fn is_reset(disk: &MemoryDisk) -> bool {
 #[test]
 fn an_unsynced_reset_is_atomic() {
     let mut found = [false; 2];
-    for seed in 0..32u32 {
+    for seed in 0..32 {
         let disk = before();
         open(&disk).0.reset(BASE, HARD_STATE).unwrap();
-        let mut state = seed.wrapping_mul(0x9e37_79b9);
-        disk.power_loss(|| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            state >> 31 == 1
-        });
+        let mut random = Random::new(seed);
+        disk.power_loss(|| random.chance(50));
         found[usize::from(is_reset(&disk))] = true;
     }
     assert_eq!(found, [true; 2]);

@@ -3,6 +3,7 @@
 use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Batch, Log, LogError, Position};
+use dengine_testkit::Random;
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Term};
 use proptest::prelude::*;
 
@@ -129,17 +130,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..80)
 }
 
-/// A biased coin that is true `percent` times in 100.
-fn coin(seed: u64, percent: u64) -> impl FnMut() -> bool {
-    let mut state = seed | 1;
-    move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % 100 < percent
-    }
-}
-
 impl Model {
     fn new() -> Self {
         let disk = MemoryDisk::new();
@@ -185,10 +175,14 @@ impl Model {
             Step::Read { from, to, bytes } => self.read(from, to, bytes),
             Step::Reopen => self.reopen(),
             Step::PowerLoss { seed, percent } => {
-                self.disk.power_loss(coin(seed, percent));
+                let mut random = Random::new(seed);
+                self.disk.power_loss(|| random.chance(percent));
                 self.reopen();
             }
-            Step::BackgroundWrite { seed } => self.disk.background_write(coin(seed, 50)),
+            Step::BackgroundWrite { seed } => {
+                let mut random = Random::new(seed);
+                self.disk.background_write(|| random.chance(50));
+            }
             Step::FailSync { after } => self.disk.fail_sync_after(after),
             Step::FailWrite { after } => self.disk.fail_write_after(after),
             Step::FullDisk => self.disk.set_space_bytes(Some(0)),

@@ -217,7 +217,8 @@ impl<D: Disk> Host for Prompt<D> {
     }
 
     fn apply(&mut self, entries: Vec<Entry>) {
-        self.applied = entries.last().map_or(self.applied, |entry| entry.index);
+        let last = entries.last().expect("there is something to apply");
+        self.applied = last.index;
     }
 
     fn applied(&mut self) -> Option<(Index, Vec<ConfigChange>)> {

@@ -4,6 +4,7 @@ use super::*;
 use crate::Decision;
 use dengine_log::memory::MemoryFile;
 use dengine_log::{DiskError, DiskFile};
+use dengine_testkit::Random;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -110,14 +111,9 @@ impl DiskFile for DyingFile {
 
 /// Ways in which a power loss keeps what was not synced: nothing, all, and any part.
 fn keeps() -> impl Iterator<Item = Box<dyn FnMut() -> bool>> {
-    let random = (1..=6u64).map(|seed| {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Box::new(move || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            state >> 63 == 1
-        }) as Box<dyn FnMut() -> bool>
+    let random = (1..=6).map(|seed| {
+        let mut random = Random::new(seed);
+        Box::new(move || random.chance(50)) as Box<dyn FnMut() -> bool>
     });
     let fixed = [false, true].map(|kept| Box::new(move || kept) as Box<dyn FnMut() -> bool>);
     fixed.into_iter().chain(random)

@@ -10,6 +10,7 @@ use dengine_kv::{Command, CommandVersion, Expected, KeyRange, Request, StateMach
 use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Batch, Log, LogError, Position};
+use dengine_testkit::Random;
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Revision, Term};
 
 const STEPS: u64 = 60;
@@ -104,7 +105,8 @@ impl Life {
     pub(crate) fn crash_and_open(self, crash: Crash) {
         let disk = self.disk.memory.clone();
         if let Crash::Power { percent, seed } = crash {
-            disk.power_loss(coin(seed, percent));
+            let mut random = Random::new(seed);
+            disk.power_loss(|| random.chance(percent));
         }
         // RocksDB without its own log forgets what it did not flush in both cases; it may have
         // flushed more than it was asked to.
@@ -363,16 +365,5 @@ fn entry(index: Index, term: Term, salt: u64) -> Entry {
         kind: EntryKind::Command,
         context: Bytes::new(),
         data: Request::from(command).encode(CommandVersion::CURRENT),
-    }
-}
-
-/// A coin that falls on true `percent` times in 100.
-fn coin(seed: u64, percent: u64) -> impl FnMut() -> bool {
-    let mut state = seed | 1;
-    move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % 100 < percent
     }
 }

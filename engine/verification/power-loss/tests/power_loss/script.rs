@@ -5,6 +5,7 @@ use crate::state::{State, Write};
 use bytes::Bytes;
 use dengine_client::{AdminClient, Batch, Client, Compare, Expected, Operation, Result};
 use dengine_power_loss::{Disk, Inode};
+use dengine_testkit::Random;
 use std::ffi::OsStr;
 
 /// Enough that the member's small log rotates and drops segments, and that its state is flushed,
@@ -57,14 +58,7 @@ fn write(number: u64, state: &State) -> Write {
 
 /// Bytes that RocksDB cannot compress.
 fn large(number: u64) -> Bytes {
-    let mut state = number | 1;
-    let bytes = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    });
-    bytes.take(LARGE_BYTES).collect()
+    Random::new(number).bytes(LARGE_BYTES).into()
 }
 
 /// Does a step; returns the revision after it, if the answer has it.

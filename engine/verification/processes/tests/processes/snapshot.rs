@@ -15,6 +15,7 @@ use dengine_protocol::peer::{
 use dengine_protocol::v1::kv_client::KvClient;
 use dengine_protocol::v1::{GetRequest, PutRequest};
 use dengine_snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId};
+use dengine_testkit::Random;
 use dengine_types::{ClusterId, Index, Term};
 use futures::{StreamExt as _, stream};
 use tonic::Code;
@@ -45,14 +46,7 @@ fn bounded_and_slow(member: &mut Member) {
 
 /// Bytes that do not compress, different for every `seed`.
 fn noise(seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    (0..VALUE_BYTES / 8).flat_map(|_| next()).collect()
+    Random::new(seed).bytes(VALUE_BYTES)
 }
 
 /// Puts values under keys of their own; the last of them is acknowledged when it returns.

@@ -12,8 +12,7 @@ use dengine_checker::{
 use dengine_client::{
     self as client, Client, Consistency, Error, Header, OperationResult, PutOptions,
 };
-
-use crate::dice::Dice;
+use dengine_testkit::Random;
 
 const KEYS: usize = 6;
 /// Between two calls of one client: many more would only lengthen the search.
@@ -107,14 +106,14 @@ pub(crate) struct Caller {
     pub(crate) id: u64,
     pub(crate) client: Client,
     pub(crate) notes: Arc<Notes>,
-    pub(crate) dice: Dice,
+    pub(crate) dice: Random,
     /// What it last saw of each key.
     seen: Vec<Option<Seen>>,
     values: usize,
 }
 
 impl Caller {
-    pub(crate) fn new(id: u64, client: Client, notes: Arc<Notes>, dice: Dice) -> Self {
+    pub(crate) fn new(id: u64, client: Client, notes: Arc<Notes>, dice: Random) -> Self {
         Self {
             id,
             client,
@@ -133,7 +132,7 @@ impl Caller {
             let answer = ask(&self.client, &call).await;
             self.learn(key, &answer.0);
             self.notes.answer(id, answer);
-            tokio::time::sleep(self.dice.millis(PAUSE.0, PAUSE.1)).await;
+            tokio::time::sleep(Duration::from_millis(self.dice.between(PAUSE.0, PAUSE.1))).await;
         }
     }
 

@@ -1,10 +1,11 @@
 //! What goes wrong. Each fault begins, lasts for a while and is healed; two may last at the same
 //! time.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use dengine_testkit::Random;
 
 use crate::cluster::{Cluster, soon};
-use crate::dice::Dice;
 use crate::{MEMBERS_MAX, MEMBERS_MIN};
 
 /// Something that happens to a cluster. Members are given by their places.
@@ -42,7 +43,7 @@ pub(crate) enum Harm {
 }
 
 impl Fault {
-    async fn draw(cluster: &Cluster, dice: &mut Dice) -> Self {
+    async fn draw(cluster: &Cluster, dice: &mut Random) -> Self {
         let members = cluster.members.len();
         match dice.below(14) {
             0..=9 => Self::Harm(Harm::draw(cluster, dice).await),
@@ -56,7 +57,7 @@ impl Fault {
     }
 
     /// Lets faults happen until `end`; returns how many.
-    pub(crate) async fn rage(cluster: &mut Cluster, dice: &mut Dice, end: Instant) -> usize {
+    pub(crate) async fn rage(cluster: &mut Cluster, dice: &mut Random, end: Instant) -> usize {
         let mut faults = 0;
         while Instant::now() < end {
             for _ in 0..=dice.below(2) {
@@ -65,14 +66,14 @@ impl Fault {
                 fault.begin(cluster, dice).await;
                 faults += 1;
             }
-            tokio::time::sleep(dice.millis(500, 5_000)).await;
+            tokio::time::sleep(Duration::from_millis(dice.between(500, 5_000))).await;
             cluster.heal();
-            tokio::time::sleep(dice.millis(200, 3_000)).await;
+            tokio::time::sleep(Duration::from_millis(dice.between(200, 3_000))).await;
         }
         faults
     }
 
-    async fn begin(self, cluster: &mut Cluster, dice: &mut Dice) {
+    async fn begin(self, cluster: &mut Cluster, dice: &mut Random) {
         match self {
             Self::Harm(harm) => harm.begin(cluster),
             Self::Transfer(place) => transfer(cluster, place).await,
@@ -100,7 +101,7 @@ impl Fault {
 }
 
 impl Harm {
-    async fn draw(cluster: &Cluster, dice: &mut Dice) -> Self {
+    async fn draw(cluster: &Cluster, dice: &mut Random) -> Self {
         let members = cluster.members.len();
         let place = somebody(cluster, dice).await;
         let other = (place + 1 + dice.below(members - 1)) % members;
@@ -138,7 +139,7 @@ impl Harm {
 }
 
 /// Any member; every other time whoever leads.
-async fn somebody(cluster: &Cluster, dice: &mut Dice) -> usize {
+async fn somebody(cluster: &Cluster, dice: &mut Random) -> usize {
     let place = dice.below(cluster.members.len());
     match dice.below(2) {
         0 => cluster.leader().await.unwrap_or(place),
@@ -156,7 +157,7 @@ async fn transfer(cluster: &Cluster, place: usize) {
 }
 
 /// Who is about to be removed. What is wrong with the others may come after asking it, not before.
-async fn leaving(cluster: &mut Cluster, dice: &mut Dice, place: usize) -> u64 {
+async fn leaving(cluster: &mut Cluster, dice: &mut Random, place: usize) -> u64 {
     cluster.heal();
     let id = cluster.id(place).await;
     interrupt(cluster, dice).await;
@@ -164,7 +165,7 @@ async fn leaving(cluster: &mut Cluster, dice: &mut Dice, place: usize) -> u64 {
 }
 
 /// Makes the stranger in a place a voter, with something going wrong between any two steps of that.
-async fn join(cluster: &mut Cluster, dice: &mut Dice, place: usize) {
+async fn join(cluster: &mut Cluster, dice: &mut Random, place: usize) {
     interrupt(cluster, dice).await;
     let learner = cluster.add(place).await;
     interrupt(cluster, dice).await;
@@ -174,12 +175,12 @@ async fn join(cluster: &mut Cluster, dice: &mut Dice, place: usize) {
 }
 
 /// In the middle of a change of members something else goes wrong for a moment, or nothing does.
-async fn interrupt(cluster: &mut Cluster, dice: &mut Dice) {
+async fn interrupt(cluster: &mut Cluster, dice: &mut Random) {
     if dice.below(2) == 0 {
         let harm = Harm::draw(cluster, dice).await;
         eprintln!("torture:   {harm:?} meanwhile");
         harm.begin(cluster);
-        tokio::time::sleep(dice.millis(50, 1_500)).await;
+        tokio::time::sleep(Duration::from_millis(dice.between(50, 1_500))).await;
         cluster.heal();
     }
 }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use dengine_checker::{Answer, Call};
 use dengine_client::{ClientOptions, SessionOptions};
+use dengine_testkit::Random;
 use tokio::task::JoinSet;
 
 use crate::clients::{Caller, Notes, options, sweep};
 use crate::cluster::{Cluster, eventually};
-use crate::dice::Dice;
 use crate::faults::Fault;
 
 /// Every other one has a session, so that it never has to leave an outcome unknown.
@@ -63,7 +63,7 @@ impl Rounds {
     }
 
     /// Runs one, not longer than `left` but for the healing.
-    pub(crate) async fn run(&mut self, cluster: &mut Cluster, dice: &mut Dice, left: Duration) {
+    pub(crate) async fn run(&mut self, cluster: &mut Cluster, dice: &mut Random, left: Duration) {
         let open = std::mem::take(&mut self.open);
         let evidence = Evidence {
             notes: Arc::new(Notes::new(self.rounds, self.revision, open)),

@@ -4,9 +4,10 @@ use crate::driver::Target;
 use bytes::Bytes;
 use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
-use dengine_log::{Batch, Log, LogReader};
+use dengine_log::{Log, LogReader};
+use dengine_raft::Outbound;
+use dengine_raft::consensus::testing::{Driver, Prompt};
 use dengine_raft::consensus::{Consensus, ConsensusConfig, Proposal, Restored, Role};
-use dengine_raft::{LogJob, Output};
 use dengine_types::{MemberId, Moment};
 
 /// Ticks, proposals and messages, one after the other: see [`run`].
@@ -21,8 +22,7 @@ pub(super) const ME: MemberId = MemberId(1);
 
 /// A member whose disk and state machine are done at once.
 pub(super) struct Member {
-    log: Log<MemoryDisk>,
-    pub(super) consensus: Consensus<LogReader<MemoryDisk>>,
+    pub(super) driver: Driver<Prompt<MemoryDisk>>,
 }
 
 impl Member {
@@ -37,8 +37,9 @@ impl Member {
             acknowledges_unsynced: true,
             ..ConsensusConfig::new(id, 5)
         };
-        let consensus = Consensus::new(config, restored, log.reader()).unwrap();
-        Self { log, consensus }
+        let reader = log.reader();
+        let driver = Driver::new(config, restored, reader, Prompt::new(log)).unwrap();
+        Self { driver }
     }
 
     /// Has something happen, and carries out what follows. `false`: it takes no further part.
@@ -46,49 +47,17 @@ impl Member {
         &mut self,
         event: impl FnOnce(&mut Consensus<LogReader<MemoryDisk>>),
     ) -> bool {
-        event(&mut self.consensus);
-        let goes_on = self.settle().is_some();
-        let held = self.consensus.held_messages();
+        event(&mut self.driver.consensus);
+        let goes_on = self.driver.settle().is_ok();
+        let held = self.driver.consensus.held_messages();
         assert!(held < 10_000, "what is held is bounded, not {held}");
+        drop(self.take_sent());
         goes_on
     }
 
-    /// Carries out what follows; returns what it sends. `None`: it takes no further part.
-    fn settle(&mut self) -> Option<Vec<(MemberId, Bytes)>> {
-        let mut sent = Vec::new();
-        loop {
-            let outputs = self.consensus.outputs();
-            if outputs.is_empty() {
-                return Some(sent);
-            }
-            for output in outputs {
-                match output {
-                    Output::Log(LogJob::Append {
-                        id,
-                        hard_state,
-                        entries,
-                    }) => {
-                        self.log
-                            .append(&Batch {
-                                hard_state,
-                                entries,
-                            })
-                            .unwrap();
-                        self.log.sync().unwrap();
-                        self.consensus.persisted(id);
-                    }
-                    Output::Apply(job) => {
-                        let index = job.entries.last().unwrap().index;
-                        self.consensus.applied(index, &[]);
-                    }
-                    Output::Send(messages) => {
-                        sent.extend(messages.into_iter().map(|it| (it.to, it.bytes)));
-                    }
-                    Output::Install { .. } | Output::Diverged(_) => return None,
-                    _ => {}
-                }
-            }
-        }
+    /// What it sent since this was called last.
+    fn take_sent(&mut self) -> Vec<Outbound> {
+        std::mem::take(&mut self.driver.host.sent)
     }
 }
 
@@ -101,7 +70,7 @@ fn run(input: &[u8]) {
     while let Some((kind, after)) = rest.split_first() {
         rest = after;
         now += 1_000_000;
-        member.consensus.observe(Moment(now));
+        member.driver.consensus.observe(Moment(now));
         let goes_on = match kind % 8 {
             0..=1 => member.step(|it| drop(it.tick())),
             2 => member.step(propose),
@@ -176,27 +145,27 @@ pub(super) fn reaching(leader: MemberId) -> Vec<Reached> {
         now += 100_000_000;
         let place = (leader.0 - 1) as usize;
         for member in &mut members {
-            member.consensus.observe(Moment(now));
+            member.driver.consensus.observe(Moment(now));
         }
         // Only it ever times out; the others have to tick for the votes that they may not give at
         // first.
-        let leads = members[place].consensus.state().role == Role::Leader;
+        let leads = members[place].driver.consensus.state().role == Role::Leader;
         for (at, member) in members.iter_mut().enumerate() {
             if at == place || round < 10 {
-                member.consensus.tick();
+                member.driver.consensus.tick();
                 if at == 0 {
                     reached.push(Reached::Tick);
                 }
             }
         }
         if leads && round % 5 == 0 {
-            propose(&mut members[place].consensus);
+            propose(&mut members[place].driver.consensus);
             if place == 0 {
                 reached.push(Reached::Proposal);
             }
         }
         deliver(&mut members, &mut reached);
-        if leads && members[place].consensus.commit_index().0 > 3 {
+        if leads && members[place].driver.consensus.commit_index().0 > 3 {
             break;
         }
     }
@@ -208,8 +177,9 @@ fn deliver(members: &mut [Member; 3], reached: &mut Vec<Reached>) {
         let mut mail = Vec::new();
         for (at, member) in members.iter_mut().enumerate() {
             let from = MemberId(at as u64 + 1);
-            let sent = member.settle().expect("nobody sends snapshots");
-            mail.extend(sent.into_iter().map(|(to, bytes)| (from, to, bytes)));
+            member.driver.settle().expect("nobody sends snapshots");
+            let sent = member.take_sent().into_iter();
+            mail.extend(sent.map(|message| (from, message.to, message.bytes)));
         }
         if mail.is_empty() {
             return;
@@ -220,7 +190,7 @@ fn deliver(members: &mut [Member; 3], reached: &mut Vec<Reached>) {
                 reached.push(Reached::Message { from, bytes });
             }
             let receiver = &mut members[(to.0 - 1) as usize];
-            receiver.consensus.message(from, &bytes).unwrap();
+            receiver.driver.consensus.message(from, &bytes).unwrap();
         }
     }
 }

@@ -149,7 +149,7 @@ impl Heard {
 
     fn pass_time(&mut self) {
         self.now += 1_000_000;
-        self.member.consensus.observe(Moment(self.now));
+        self.member.driver.consensus.observe(Moment(self.now));
     }
 }
 
