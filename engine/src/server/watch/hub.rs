@@ -45,10 +45,10 @@ pub(super) struct Hub {
     node: Node,
     /// Where history is read: not on a client's own threads, which may be of lower priority.
     threads: Handle,
-    shared: Arc<Shared>,
+    shared: Arc<HubShared>,
 }
 
-struct Shared {
+struct HubShared {
     feed: Feed,
     /// Says that the ring has something new. Who listens to it has watches, or will have.
     changed: watch::Sender<()>,
@@ -74,7 +74,7 @@ impl Hub {
     /// is to read.
     pub(super) fn start(node: Node, stop: CancellationToken) -> Self {
         let now = *node.revision_changes().borrow();
-        let shared = Shared {
+        let shared = HubShared {
             feed: Feed::new(now, RING_LIMITS),
             changed: watch::Sender::new(()),
             past: Mutex::new(PageCache::new(PAST_LIMITS)),
@@ -217,7 +217,7 @@ impl Hub {
     }
 }
 
-impl Shared {
+impl HubShared {
     /// Never to be held while something is read.
     fn kept(&self) -> MutexGuard<'_, PageCache> {
         self.past.lock().unwrap_or_else(PoisonError::into_inner)
