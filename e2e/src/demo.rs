@@ -12,7 +12,7 @@ use comfy_table::{CellAlignment, Table};
 use dengine_bench_model::results::RunResult;
 use dengine_crds::benchmark::BenchmarkPhase;
 use dengine_crds::{DEngineBenchmark, DEngineCluster, conditions};
-use dengine_local_kubernetes::progress::Step;
+use dengine_local_kubernetes::progress::ProgressStep;
 use dengine_local_kubernetes::{down, shell};
 use kube::Api;
 
@@ -89,7 +89,7 @@ fn make(cluster: &Cluster, kind: &str, name: &str, manifest: &str) -> Result<()>
 }
 
 async fn make_cluster(cluster: &Cluster, clusters: &Api<DEngineCluster>) -> Result<()> {
-    let mut step = Step::start(format!("DEngineCluster {CLUSTER}: three members"));
+    let mut step = ProgressStep::start(format!("DEngineCluster {CLUSTER}: three members"));
     let manifest = include_str!("../manifests/demo-cluster.yaml");
     make(cluster, "denginecluster", CLUSTER, manifest)?;
     let ready = observe::until(clusters, CLUSTER, READY_PATIENCE, |found| {
@@ -111,7 +111,7 @@ async fn measure(
     benchmarks: &Api<DEngineBenchmark>,
     shape: &Shape,
 ) -> Result<(String, RunResult)> {
-    let mut step = Step::start(format!("DEngineBenchmark {}", shape.name));
+    let mut step = ProgressStep::start(format!("DEngineBenchmark {}", shape.name));
     let run = SystemTime::now()
         .duration_since(UNIX_EPOCH)?
         .as_secs()

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use dengine_local_kubernetes::images::Archive;
-use dengine_local_kubernetes::progress::Step;
+use dengine_local_kubernetes::progress::ProgressStep;
 use dengine_local_kubernetes::shell;
 
 use crate::cluster::Cluster;
@@ -20,7 +20,7 @@ const PATIENCE: &str = "--timeout=180s";
 /// # Errors
 /// When Helm fails.
 pub fn operator(cluster: &Cluster, images: &[Archive]) -> Result<()> {
-    let step = Step::start(format!("helm upgrade --install {RELEASE} {CHART}"));
+    let step = ProgressStep::start(format!("helm upgrade --install {RELEASE} {CHART}"));
     // The operator has to get along with the strictest profile, so it gets no other.
     let kubectl = |arguments: &[&str]| shell::run(cluster.kubectl().args(arguments));
     made::make(&kubectl, NAMESPACE, "namespace", NAMESPACE, || {
@@ -55,7 +55,7 @@ pub fn operator(cluster: &Cluster, images: &[Archive]) -> Result<()> {
 /// # Errors
 /// When the API server refuses.
 pub fn remove_demo(cluster: &Cluster, namespace: &str, name: &str) -> Result<()> {
-    let step = Step::start("Removing the demo");
+    let step = ProgressStep::start("Removing the demo");
     let kubectl = |arguments: &[&str]| shell::run(cluster.kubectl().args(arguments));
     let helm = |arguments: &[&str]| shell::run(cluster.helm().args(arguments));
     let stays = made::remove(&kubectl, &helm, namespace, name)?;

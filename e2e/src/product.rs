@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use dengine_local_kubernetes::images::{Archive, Image};
-use dengine_local_kubernetes::progress::Step;
+use dengine_local_kubernetes::progress::ProgressStep;
 use dengine_local_kubernetes::shell;
 
 /// Each program with the folder that holds its Dockerfile.
@@ -47,7 +47,7 @@ pub fn ensure() -> Result<Vec<Archive>> {
     let workspace = workspace()?;
     let target = target_folder(&workspace)?;
     build_programs(&workspace)?;
-    let mut step = Step::start("Images");
+    let mut step = ProgressStep::start("Images");
     let folder = workspace.join("target/images");
     let mut archives = Vec::new();
     for (program, source) in PROGRAMS {
@@ -72,7 +72,7 @@ pub fn program(name: &str) -> Result<PathBuf> {
 }
 
 fn build_programs(workspace: &Path) -> Result<()> {
-    let mut step = Step::start("Programs: cargo build --release");
+    let mut step = ProgressStep::start("Programs: cargo build --release");
     let mut cargo = cargo(workspace);
     // All of the workspace but the simulator, as the Makefile has it: what a package's dependencies
     // are compiled with depends on which packages are asked for, and the tests ask for these.

@@ -7,14 +7,14 @@ const MESSAGE_CHARS_MAX: usize = 1024;
 
 /// Status, reason and message of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct ConditionState {
     /// `None`: unknown.
     holds: Option<bool>,
     reason: &'static str,
     message: String,
 }
 
-impl State {
+impl ConditionState {
     pub(crate) fn yes(reason: &'static str, message: &str) -> Self {
         Self {
             holds: Some(true),
@@ -57,7 +57,7 @@ impl Conditions {
         }
     }
 
-    pub(crate) fn set(&mut self, type_: &str, state: State) {
+    pub(crate) fn set(&mut self, type_: &str, state: ConditionState) {
         let status = match state.holds {
             Some(true) => "True",
             Some(false) => "False",
@@ -139,8 +139,11 @@ mod tests {
     #[test]
     fn conditions_that_are_no_longer_set_are_removed() {
         let mut conditions = Conditions::new(&[], Some(1), at(10));
-        conditions.set("Ready", State::unknown("NotKnown", "nobody answers"));
-        conditions.set("OfAnotherVersion", State::yes("Sure", "it is"));
+        conditions.set(
+            "Ready",
+            ConditionState::unknown("NotKnown", "nobody answers"),
+        );
+        conditions.set("OfAnotherVersion", ConditionState::yes("Sure", "it is"));
         conditions.keep_only(&["Ready"]);
         let list = conditions.into_vec();
         assert_eq!(list.len(), 1);
@@ -173,15 +176,18 @@ mod tests {
     #[test]
     fn the_transition_time_moves_only_with_the_status() {
         let mut conditions = Conditions::new(&[], Some(1), at(10));
-        conditions.set("Ready", State::no("Starting", "one of three"));
+        conditions.set("Ready", ConditionState::no("Starting", "one of three"));
         let mut conditions = Conditions::new(&conditions.into_vec(), Some(1), at(20));
-        conditions.set("Ready", State::no("Starting", "two of three"));
+        conditions.set("Ready", ConditionState::no("Starting", "two of three"));
         let list = conditions.into_vec();
         assert_eq!(list[0].last_transition_time, at(10));
         assert_eq!(list[0].message, "two of three");
 
         let mut conditions = Conditions::new(&list, Some(2), at(30));
-        conditions.set("Ready", State::yes("AsSpecified", "three of three"));
+        conditions.set(
+            "Ready",
+            ConditionState::yes("AsSpecified", "three of three"),
+        );
         let list = conditions.into_vec();
         assert_eq!(list[0].last_transition_time, at(30));
         assert_eq!(list[0].observed_generation, Some(2));

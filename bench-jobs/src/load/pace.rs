@@ -18,9 +18,9 @@ use tokio::sync::Notify;
 use super::{Part, Plan};
 
 /// The thread that keeps time; it ends when this is dropped.
-pub(super) struct Pace(Arc<Shared>);
+pub(super) struct Pace(Arc<PaceShared>);
 
-struct Shared {
+struct PaceShared {
     started: Instant,
     rate: f64,
     /// Whose requests are woken for.
@@ -32,7 +32,7 @@ struct Shared {
 
 /// What a client knows of the pace.
 #[derive(Clone)]
-pub(super) struct Schedule(Arc<Shared>);
+pub(super) struct Schedule(Arc<PaceShared>);
 
 impl Pace {
     pub(super) fn start(started: Instant, rate: f64, plan: &Plan) -> Self {
@@ -40,7 +40,7 @@ impl Pace {
     }
 
     fn of(started: Instant, rate: f64, part: Part, clients: u64, total: u64) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PaceShared {
             started,
             rate,
             part,
@@ -63,7 +63,7 @@ impl Drop for Pace {
     }
 }
 
-impl Shared {
+impl PaceShared {
     fn wanted(&self, number: u64) -> Instant {
         self.started + Duration::from_secs_f64(number as f64 / self.rate)
     }

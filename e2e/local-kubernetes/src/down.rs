@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::layout::Layout;
-use crate::progress::Step;
+use crate::progress::ProgressStep;
 use crate::up::{self, NodeRecord};
 
 /// Where control groups are mounted.
@@ -21,7 +21,7 @@ const POD_GROUP: &str = "kubepods";
 pub fn down() -> Result<()> {
     let _lock = up::lock()?;
     let layout = Layout::of_this_user()?;
-    let step = Step::start("Taking the local Kubernetes down");
+    let step = ProgressStep::start("Taking the local Kubernetes down");
     clear(&layout)?;
     step.done("");
     Ok(())

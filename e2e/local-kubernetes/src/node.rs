@@ -100,10 +100,10 @@ struct Supervisor {
 
 struct Child {
     component: Component,
-    state: State,
+    state: ProgramState,
 }
 
-enum State {
+enum ProgramState {
     Running(Pid),
     /// Not before that moment, and not before what it needs is there.
     Waiting(Instant),
@@ -116,7 +116,7 @@ impl Supervisor {
             .into_iter()
             .map(|component| Child {
                 component,
-                state: State::Waiting(now),
+                state: ProgramState::Waiting(now),
             })
             .collect();
         Self { layout, children }
@@ -148,14 +148,14 @@ impl Supervisor {
         let child = self
             .children
             .iter_mut()
-            .find(|child| matches!(child.state, State::Running(its) if its == pid));
+            .find(|child| matches!(child.state, ProgramState::Running(its) if its == pid));
         if let Some(child) = child {
             tracing::warn!(
                 program = child.component.name,
                 status,
                 "a program of the node ended; starting it again"
             );
-            child.state = State::Waiting(Instant::now() + RESTART_DELAY);
+            child.state = ProgramState::Waiting(Instant::now() + RESTART_DELAY);
         }
     }
 }
@@ -163,10 +163,10 @@ impl Supervisor {
 impl Child {
     fn start_if_due(&mut self, layout: &Layout) -> Result<()> {
         match self.state {
-            State::Waiting(not_before)
+            ProgramState::Waiting(not_before)
                 if Instant::now() >= not_before && self.component.needs.are_met() =>
             {
-                self.state = State::Running(self.start(layout)?);
+                self.state = ProgramState::Running(self.start(layout)?);
                 Ok(())
             }
             _ => Ok(()),

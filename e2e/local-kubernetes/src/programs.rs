@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use sha2::{Digest as _, Sha256};
 
-use crate::progress::Step;
+use crate::progress::ProgressStep;
 use crate::{cache, shell};
 
 /// The version of Kubernetes that `programs/kubernetes/go.mod` names.
@@ -154,7 +154,8 @@ impl Module {
             .iter()
             .any(|(program, _)| !folder.join(program).is_file())
         {
-            let mut step = Step::start(format!("Building {} ({})", self.name, self.patience));
+            let mut step =
+                ProgressStep::start(format!("Building {} ({})", self.name, self.patience));
             self.build(&folder, &mut step)
                 .with_context(|| format!("building {} from its Go module", self.name))?;
             step.done("");
@@ -174,7 +175,7 @@ impl Module {
         hex(&hash.finalize()[..6])
     }
 
-    fn build(&self, folder: &Path, step: &mut Step) -> Result<()> {
+    fn build(&self, folder: &Path, step: &mut ProgressStep) -> Result<()> {
         let source = folder.join("source");
         fs_err::create_dir_all(&source)?;
         for (name, text) in self.files {

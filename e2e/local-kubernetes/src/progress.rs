@@ -10,9 +10,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// How often a long step says where it is, if nobody watches it live.
 const DETAIL_INTERVAL: Duration = Duration::from_secs(20);
 
-/// One thing being done. Dropped without [`Step::done`] it failed.
+/// One thing being done. Dropped without [`ProgressStep::done`] it failed.
 #[derive(Debug)]
-pub struct Step {
+pub struct ProgressStep {
     bar: ProgressBar,
     title: String,
     started: Instant,
@@ -21,7 +21,7 @@ pub struct Step {
     finished: bool,
 }
 
-impl Step {
+impl ProgressStep {
     /// Starts to show a step.
     #[must_use]
     pub fn start(title: impl Into<String>) -> Self {
@@ -91,7 +91,7 @@ impl Step {
     }
 }
 
-impl Drop for Step {
+impl Drop for ProgressStep {
     fn drop(&mut self) {
         if !self.finished {
             self.bar.finish_and_clear();
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_step_renders_its_template() {
-        let mut step = Step::start("testing");
+        let mut step = ProgressStep::start("testing");
         step.note("waiting for nothing");
         step.done("fine");
     }

@@ -11,7 +11,7 @@ use crate::images::{Archive, Image};
 use crate::layout::{HOST_ADDRESS, HOST_LINK, Layout, NODE_ADDRESS, NODE_LINK, WHOLE_RANGE};
 use crate::process::Process;
 use crate::programs::{self, KUBERNETES_VERSION, Programs};
-use crate::progress::Step;
+use crate::progress::ProgressStep;
 use crate::{cache, components, down, pki, shell};
 
 /// What the machine must have, and the Debian package that has it.
@@ -109,7 +109,7 @@ pub fn up(own_program: &Path) -> Result<Local> {
         programs,
     };
     let running = NodeRecord::load(&layout)?.map_or(Ok(false), |node| node.is_alive())?;
-    let mut step = Step::start(format!("Local Kubernetes {KUBERNETES_VERSION}"));
+    let mut step = ProgressStep::start(format!("Local Kubernetes {KUBERNETES_VERSION}"));
     if !running {
         step.note("clearing what an earlier one left");
         down::clear(&layout)?;
@@ -320,7 +320,7 @@ impl Local {
         Ok(())
     }
 
-    fn await_api(&self, step: &mut Step) -> Result<()> {
+    fn await_api(&self, step: &mut ProgressStep) -> Result<()> {
         step.note("waiting for the API server");
         self.until(
             API_PATIENCE,
@@ -339,7 +339,7 @@ impl Local {
         )
     }
 
-    fn await_node(&self, step: &mut Step) -> Result<()> {
+    fn await_node(&self, step: &mut ProgressStep) -> Result<()> {
         step.note("waiting for the node");
         let logs = ["kubelet", "kube-controller-manager", "containerd"];
         self.until(NODE_PATIENCE, "the node", &logs, || {

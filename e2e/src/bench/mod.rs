@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use dengine_bench::files;
 use dengine_bench_model::profiles::VALUE_SIZE;
 use dengine_local_kubernetes::programs;
-use dengine_local_kubernetes::progress::Step;
+use dengine_local_kubernetes::progress::ProgressStep;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -336,7 +336,7 @@ fn warn_if_busy() {
         .unwrap_or(0.0);
     let processors = std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
     if load > BUSY * processors {
-        let step = Step::start("This machine is not idle");
+        let step = ProgressStep::start("This machine is not idle");
         step.done(format_args!(
             "load {load:.1} on {processors} processors; expect less, and less stable, numbers"
         ));
@@ -349,7 +349,7 @@ fn warn_if_unlike(options: &Options) {
     let others = synced.into_iter().filter(|it| has(options, *it));
     let others: Vec<_> = others.map(System::protocol).collect();
     if options.durability == Durability::MemoryFirst && !others.is_empty() {
-        let step = Step::start("The systems do not promise the same");
+        let step = ProgressStep::start("The systems do not promise the same");
         let others = others.join(" and ");
         step.done(format_args!(
             "DEngine acknowledges writes from memory, {others} from disks: no ratio of writes is a \

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
-use dengine_local_kubernetes::progress::Step;
+use dengine_local_kubernetes::progress::ProgressStep;
 use dengine_local_kubernetes::shell;
 use dengine_testkit::{Listen, free_port};
 
@@ -39,7 +39,7 @@ struct Member {
 impl Servers {
     /// DEngine with its default settings, but for what was asked for.
     pub(super) async fn dengine(server: &Dengine<'_>, data: &Path, members: usize) -> Result<Self> {
-        let mut step = Step::start(format!("DEngine: {members} members"));
+        let mut step = ProgressStep::start(format!("DEngine: {members} members"));
         let mut servers = Self::in_folder(data)?;
         for number in 1..=members {
             let listen = Listen::free();
@@ -73,7 +73,7 @@ impl Servers {
 
     /// etcd with its default settings, which sync every write.
     pub(super) async fn etcd(program: &Path, data: &Path, members: usize) -> Result<Self> {
-        let step = Step::start(format!("etcd: {members} members"));
+        let step = ProgressStep::start(format!("etcd: {members} members"));
         let mut servers = Self::in_folder(data)?;
         let addresses: Vec<[String; 2]> = (0..members).map(|_| free_addresses()).collect();
         let peers = addresses.iter().enumerate();
@@ -115,7 +115,7 @@ impl Servers {
 
     /// The floor of a lone write: the first process, and its followers.
     pub(super) fn floor(program: &Path, data: &Path, members: usize) -> Result<Self> {
-        let step = Step::start(format!("Floor: {members} processes"));
+        let step = ProgressStep::start(format!("Floor: {members} processes"));
         let mut servers = Self::in_folder(data)?;
         let addresses = free_addresses::<3>();
         let addresses = &addresses[..members];
@@ -138,7 +138,7 @@ impl Servers {
 
     /// Servers that answer reads at once.
     pub(super) fn echo(program: &Path, data: &Path, members: usize, value: u32) -> Result<Self> {
-        let step = Step::start(format!("Echo: {members} servers"));
+        let step = ProgressStep::start(format!("Echo: {members} servers"));
         let mut servers = Self::in_folder(data)?;
         let addresses = free_addresses::<3>();
         for (place, address) in addresses.iter().take(members).enumerate() {

@@ -28,31 +28,31 @@ pub(crate) const READY_PATIENCE: Duration = Duration::from_secs(240);
 static OPERATOR: RwLock<()> = RwLock::const_new(());
 
 /// The Kubernetes with the operator on it, and the images that are in it.
-pub(crate) struct Shared {
+pub(crate) struct SharedWorld {
     pub(crate) cluster: Cluster,
     pub(crate) images: Vec<Archive>,
 }
 
 /// The Kubernetes of this process, brought up by whichever test comes first.
-fn shared() -> Result<&'static Shared> {
-    static SHARED: OnceLock<Result<Shared, String>> = OnceLock::new();
+fn shared() -> Result<&'static SharedWorld> {
+    static SHARED: OnceLock<Result<SharedWorld, String>> = OnceLock::new();
     let shared = SHARED.get_or_init(|| set_up().map_err(|error| format!("{error:#}")));
     shared
         .as_ref()
         .map_err(|error| anyhow!("there is no Kubernetes to test on: {error}"))
 }
 
-fn set_up() -> Result<Shared> {
+fn set_up() -> Result<SharedWorld> {
     let cluster = Cluster::choose(Path::new(env!("CARGO_BIN_EXE_dengine-e2e")))?;
     let images = product::ensure()?;
     cluster.load(&images)?;
     install::operator(&cluster, &images)?;
-    Ok(Shared { cluster, images })
+    Ok(SharedWorld { cluster, images })
 }
 
 /// What a test works with.
 pub(crate) struct World {
-    pub(crate) shared: &'static Shared,
+    pub(crate) shared: &'static SharedWorld,
     pub(crate) client: Client,
     pub(crate) namespace: String,
 }

@@ -22,7 +22,7 @@ use crate::types::position;
 
 /// What the calls of a client and all its clones share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ClientShared {
     pub(crate) pool: Pool,
     pub(crate) options: ClientOptions,
     seen: Mutex<Position>,
@@ -53,9 +53,9 @@ struct Times {
     until: Duration,
 }
 
-impl Shared {
+impl ClientShared {
     pub(crate) fn new(pool: Pool, options: ClientOptions) -> Self {
-        Shared {
+        ClientShared {
             pool,
             options,
             seen: Mutex::default(),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use dengine_protocol::{KvCall, v1};
 
 use crate::batch::{Batch, BatchResult};
-use crate::call::{Call, Shared};
+use crate::call::{Call, ClientShared};
 use crate::error::{Error, Result};
 use crate::options::ClientOptions;
 use crate::pages::Pages;
@@ -23,7 +23,7 @@ use crate::watch::{Watch, WatchQuery};
 /// Reads and writes keys. Cheap to clone; clones share their connections, and what they have seen.
 #[derive(Clone, Debug)]
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
     request_timeout: Duration,
     affinity: Option<usize>,
     session: Option<Arc<Session>>,
@@ -53,7 +53,7 @@ impl Client {
         let pool = Pool::connect(&endpoints, &options).await?;
         Ok(Client {
             request_timeout: options.request_timeout,
-            shared: Arc::new(Shared::new(pool, options)),
+            shared: Arc::new(ClientShared::new(pool, options)),
             affinity: None,
             session: None,
         })

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout_at};
 
-use crate::call::{Call, Shared};
+use crate::call::{Call, ClientShared};
 use crate::error::{Error, Result};
 use crate::policy::{Lease, Operation, Pace, Sequencer, Stamp, WINDOW};
 use crate::types::ttl_ms;
@@ -52,7 +52,10 @@ pub(crate) struct Session {
 
 impl Session {
     /// Opens a session of the cluster.
-    pub(crate) async fn open(shared: &Arc<Shared>, options: SessionOptions) -> Result<Arc<Self>> {
+    pub(crate) async fn open(
+        shared: &Arc<ClientShared>,
+        options: SessionOptions,
+    ) -> Result<Arc<Self>> {
         let sent = shared.pool.now();
         let request = v1::OpenSessionRequest {
             ttl_ms: ttl_ms(Some(options.ttl)),
@@ -80,7 +83,7 @@ impl Session {
     }
 
     /// Ends the session in the cluster.
-    pub(crate) async fn close(&self, shared: &Arc<Shared>) -> Result<()> {
+    pub(crate) async fn close(&self, shared: &Arc<ClientShared>) -> Result<()> {
         self.stop_keeping();
         self.lost.store(true, Ordering::Relaxed);
         let request = v1::CloseSessionRequest {
@@ -98,7 +101,7 @@ impl Session {
     /// A place for one write, as soon as the window has one, but not after `deadline`.
     pub(crate) async fn ticket(
         self: &Arc<Self>,
-        shared: &Shared,
+        shared: &ClientShared,
         deadline: Duration,
     ) -> Result<Ticket> {
         let deadline = shared.pool.instant(deadline);
@@ -181,7 +184,7 @@ impl Drop for Ticket {
 
 /// Opening twice, keeping alive twice and closing twice do no harm, so these are repeated like
 /// reads.
-fn background(shared: &Shared, patience: Duration) -> Call<'static> {
+fn background(shared: &ClientShared, patience: Duration) -> Call<'static> {
     let patience = patience.min(shared.options.request_timeout);
     Call {
         operation: Operation::Read,
@@ -194,7 +197,7 @@ fn background(shared: &Shared, patience: Duration) -> Call<'static> {
 }
 
 /// Keeps a session alive until it is dropped or gone.
-async fn keep_alive(session: Weak<Session>, shared: Arc<Shared>, mut pace: Pace) {
+async fn keep_alive(session: Weak<Session>, shared: Arc<ClientShared>, mut pace: Pace) {
     loop {
         sleep(pace.wait(shared.pool.now())).await;
         let Some(session_id) = session.upgrade().map(|session| session.id()) else {

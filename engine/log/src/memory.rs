@@ -19,7 +19,7 @@ pub const SECTOR_BYTES: usize = 512;
 /// A directory in memory. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDisk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DiskState>>,
 }
 
 /// A file in a [`MemoryDisk`]. It cannot be used after a power loss.
@@ -34,7 +34,7 @@ pub struct MemoryFile {
 type Names = BTreeMap<String, Arc<Mutex<Content>>>;
 
 #[derive(Debug, Default)]
-struct State {
+struct DiskState {
     names: Names,
     names_durable: Names,
     /// The changes that lead from `names_durable` to `names`.
@@ -237,11 +237,11 @@ impl MemoryDisk {
         self.lock().counts
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DiskState> {
         lock(&self.state)
     }
 
-    fn file(&self, state: &State, name: &str, content: &Arc<Mutex<Content>>) -> MemoryFile {
+    fn file(&self, state: &DiskState, name: &str, content: &Arc<Mutex<Content>>) -> MemoryFile {
         MemoryFile {
             disk: self.clone(),
             content: Arc::clone(content),
@@ -339,7 +339,7 @@ impl Content {
     }
 }
 
-impl State {
+impl DiskState {
     fn used(&self) -> u64 {
         let contents = self.names.values();
         contents.map(|content| lock(content).space()).sum()
@@ -425,7 +425,7 @@ impl MemoryFile {
     fn lock(
         &self,
         operation: &'static str,
-    ) -> Result<(MutexGuard<'_, State>, MutexGuard<'_, Content>), DiskError> {
+    ) -> Result<(MutexGuard<'_, DiskState>, MutexGuard<'_, Content>), DiskError> {
         let state = self.disk.lock();
         if state.boot == self.boot {
             Ok((state, lock(&self.content)))

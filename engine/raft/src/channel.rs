@@ -28,8 +28,8 @@ const LATE_MAX: Duration = Duration::from_micros(50);
 /// A channel.
 #[must_use]
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
-    let shared = Arc::new(Shared {
-        state: Mutex::new(State {
+    let shared = Arc::new(ChannelShared {
+        state: Mutex::new(ChannelState {
             items: VecDeque::new(),
             senders: 1,
             sleep: Sleep::Awake,
@@ -47,21 +47,21 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 /// Puts items in. Each clone keeps the channel open.
-pub struct Sender<T>(Arc<Shared<T>>);
+pub struct Sender<T>(Arc<ChannelShared<T>>);
 
 /// The receiver: takes items in the order in which they were sent.
 pub struct Receiver<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<ChannelShared<T>>,
     /// Out of the channel already: all that there was is taken at once.
     taken: RefCell<VecDeque<T>>,
 }
 
-struct Shared<T> {
-    state: Mutex<State<T>>,
+struct ChannelShared<T> {
+    state: Mutex<ChannelState<T>>,
     woken: Condvar,
 }
 
-struct State<T> {
+struct ChannelState<T> {
     items: VecDeque<T>,
     senders: usize,
     sleep: Sleep,
@@ -94,13 +94,13 @@ pub struct Rest {
     pub lends: bool,
 }
 
-impl<T> Shared<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+impl<T> ChannelShared<T> {
+    fn lock(&self) -> MutexGuard<'_, ChannelState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes the receiver, if it sleeps, without the lock.
-    fn wake(&self, mut state: MutexGuard<'_, State<T>>) {
+    fn wake(&self, mut state: MutexGuard<'_, ChannelState<T>>) {
         let sleeps = state.sleep == Sleep::Asleep;
         if sleeps {
             state.sleep = Sleep::Awake;
@@ -179,7 +179,7 @@ impl<T> Sender<T> {
         Ok(self.borrow(state))
     }
 
-    fn borrow(&self, mut state: MutexGuard<'_, State<T>>) -> Option<Loan<T>> {
+    fn borrow(&self, mut state: MutexGuard<'_, ChannelState<T>>) -> Option<Loan<T>> {
         if state.sleep != Sleep::Asleep || !state.rest.lends {
             self.0.wake(state);
             return None;
@@ -318,7 +318,7 @@ impl<T> Receiver<T> {
 /// dropped.
 pub struct Loan<T> {
     /// `None` once it is given back.
-    shared: Option<Arc<Shared<T>>>,
+    shared: Option<Arc<ChannelShared<T>>>,
     taken: VecDeque<T>,
 }
 
@@ -326,7 +326,7 @@ impl<T> Loan<T> {
     /// Whether there is nothing to take now.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let left = |shared: &Arc<Shared<T>>| !shared.lock().items.is_empty();
+        let left = |shared: &Arc<ChannelShared<T>>| !shared.lock().items.is_empty();
         self.taken.is_empty() && !self.shared.as_ref().is_some_and(left)
     }
 
@@ -385,7 +385,7 @@ impl<T> Drop for Loan<T> {
     }
 }
 
-impl<T> State<T> {
+impl<T> ChannelState<T> {
     /// The first item; the others are in `taken`, which was empty.
     fn take(&mut self, taken: &mut VecDeque<T>) -> Option<T> {
         if taken.capacity() > KEPT_ITEMS_MAX {

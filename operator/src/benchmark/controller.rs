@@ -23,7 +23,7 @@ use crate::telemetry;
 /// Changes within this time are reconciled together.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 
-struct Shared {
+struct BenchmarkShared {
     context: Context,
     turns: Arc<Turns>,
 }
@@ -58,7 +58,7 @@ pub async fn run(
     let turns = Arc::new(Turns::new(jobs, Arc::clone(&context.targets)));
     let noted = Arc::clone(&turns);
     let changed = changed.inspect_ok(move |job| noted.note(job));
-    let shared = Shared { context, turns };
+    let shared = BenchmarkShared { context, turns };
     Controller::for_stream(benchmarks, reader)
         .with_config(
             controller::Config::default()
@@ -78,7 +78,7 @@ pub async fn run(
 
 async fn reconcile(
     benchmark: Arc<Guarded<DEngineBenchmark>>,
-    shared: Arc<Shared>,
+    shared: Arc<BenchmarkShared>,
 ) -> Result<Action, kube::Error> {
     let benchmark = match &benchmark.0 {
         Ok(benchmark) => benchmark,
@@ -93,7 +93,7 @@ async fn reconcile(
     result
 }
 
-fn on_error(_: Arc<Guarded<DEngineBenchmark>>, _: &kube::Error, _: Arc<Shared>) -> Action {
+fn on_error(_: Arc<Guarded<DEngineBenchmark>>, _: &kube::Error, _: Arc<BenchmarkShared>) -> Action {
     Action::requeue(Duration::from_secs(2))
 }
 

@@ -30,7 +30,7 @@ use crate::apply::{ApplyError, ensure, exactly, gone_or_done, is_code};
 use crate::cluster::bystander;
 use crate::context::{Context, Event, now};
 use crate::status_writer;
-use plan::{Ending, Observed, Step};
+use plan::{BenchmarkStep, Ending, Observed};
 use resources::{Benchmark, job, pods_service, role, role_binding, service_account};
 use status::Outcome;
 use turns::Turns;
@@ -177,7 +177,9 @@ async fn tell(
 /// How the run ended, if it just did.
 fn ending_of(outcome: &Outcome) -> Option<Ending> {
     match outcome {
-        Outcome::Taken(Step::Finish(ending) | Step::Cancel(ending)) => Some(ending.clone()),
+        Outcome::Taken(BenchmarkStep::Finish(ending) | BenchmarkStep::Cancel(ending)) => {
+            Some(ending.clone())
+        }
         Outcome::JobRefused {
             reason,
             message,
@@ -188,15 +190,15 @@ fn ending_of(outcome: &Outcome) -> Option<Ending> {
         }
         | Outcome::Failed { .. }
         | Outcome::Taken(
-            Step::Refuse { .. }
-            | Step::Record
-            | Step::NextLeg
-            | Step::MakeJob
-            | Step::NoteJob { .. }
-            | Step::Wait
-            | Step::BackOff { .. }
-            | Step::Expire
-            | Step::Done,
+            BenchmarkStep::Refuse { .. }
+            | BenchmarkStep::Record
+            | BenchmarkStep::NextLeg
+            | BenchmarkStep::MakeJob
+            | BenchmarkStep::NoteJob { .. }
+            | BenchmarkStep::Wait
+            | BenchmarkStep::BackOff { .. }
+            | BenchmarkStep::Expire
+            | BenchmarkStep::Done,
         ) => None,
     }
 }
@@ -205,23 +207,23 @@ fn again(outcome: &Outcome) -> Duration {
     match outcome {
         Outcome::Failed { .. } => AFTER_FAILURE,
         Outcome::JobRefused { retry_in, .. } => retry_in.map_or(AFTER_STEP, Duration::from_secs),
-        Outcome::Taken(Step::BackOff { seconds }) => Duration::from_secs(*seconds),
+        Outcome::Taken(BenchmarkStep::BackOff { seconds }) => Duration::from_secs(*seconds),
         // Only an edit helps, and that triggers.
-        Outcome::Taken(Step::Refuse { reason, .. })
+        Outcome::Taken(BenchmarkStep::Refuse { reason, .. })
             if [reasons::INVALID_SPEC, reasons::SUSPENDED].contains(reason) =>
         {
             WHEN_DONE
         }
-        Outcome::Taken(Step::Refuse { .. } | Step::Wait) => WHILE_WAITING,
+        Outcome::Taken(BenchmarkStep::Refuse { .. } | BenchmarkStep::Wait) => WHILE_WAITING,
         // One that cannot be deleted is retried then.
-        Outcome::Taken(Step::Done | Step::Expire) => WHEN_DONE,
+        Outcome::Taken(BenchmarkStep::Done | BenchmarkStep::Expire) => WHEN_DONE,
         Outcome::Taken(
-            Step::Record
-            | Step::NextLeg
-            | Step::MakeJob
-            | Step::NoteJob { .. }
-            | Step::Cancel(_)
-            | Step::Finish(_),
+            BenchmarkStep::Record
+            | BenchmarkStep::NextLeg
+            | BenchmarkStep::MakeJob
+            | BenchmarkStep::NoteJob { .. }
+            | BenchmarkStep::Cancel(_)
+            | BenchmarkStep::Finish(_),
         ) => AFTER_STEP,
     }
 }
@@ -247,27 +249,27 @@ async fn carry_out(
     resource: &DEngineBenchmark,
     job: Option<&plan::Job>,
     turns: &Turns,
-    step: &Step,
+    step: &BenchmarkStep,
 ) -> Result<(), StepError> {
     match step {
-        Step::MakeJob => {
+        BenchmarkStep::MakeJob => {
             let turn = turns.take(benchmark).map_err(StepError::NotOurTurn)?;
             let made = make_job(context, benchmark, resource).await;
             // However long the API server took.
             drop(turn);
             made
         }
-        Step::Cancel(_) => delete_job(context, benchmark, resource, job).await,
-        Step::Expire => expire(context, benchmark, resource).await,
+        BenchmarkStep::Cancel(_) => delete_job(context, benchmark, resource, job).await,
+        BenchmarkStep::Expire => expire(context, benchmark, resource).await,
         // They only change the status.
-        Step::Refuse { .. }
-        | Step::Record
-        | Step::NextLeg
-        | Step::NoteJob { .. }
-        | Step::Wait
-        | Step::BackOff { .. }
-        | Step::Finish(_)
-        | Step::Done => Ok(()),
+        BenchmarkStep::Refuse { .. }
+        | BenchmarkStep::Record
+        | BenchmarkStep::NextLeg
+        | BenchmarkStep::NoteJob { .. }
+        | BenchmarkStep::Wait
+        | BenchmarkStep::BackOff { .. }
+        | BenchmarkStep::Finish(_)
+        | BenchmarkStep::Done => Ok(()),
     }
 }
 
@@ -360,7 +362,7 @@ async fn make_job(
 async fn refused(
     context: &Context,
     resource: &DEngineBenchmark,
-    step: &Step,
+    step: &BenchmarkStep,
     error: &StepError,
 ) -> Outcome {
     let message = error.to_string();
@@ -380,14 +382,14 @@ async fn refused(
             reasons::NAME_TAKEN
         }
         StepError::Apply(_) | StepError::Job(_) | StepError::Api(_) | StepError::NotOurTurn(_) => {
-            if *step == Step::MakeJob {
+            if *step == BenchmarkStep::MakeJob {
                 reasons::JOB_REFUSED
             } else {
                 reasons::JOB_FAILED
             }
         }
     };
-    if *step != Step::MakeJob {
+    if *step != BenchmarkStep::MakeJob {
         return Outcome::Failed { reason, message };
     }
     let tries = resource.status.as_ref().and_then(|status| status.tries);
@@ -449,7 +451,7 @@ mod tests {
     #[test]
     fn a_benchmark_that_needs_an_edit_is_rarely_reconciled() {
         let refuse = |reason| {
-            again(&Outcome::Taken(Step::Refuse {
+            again(&Outcome::Taken(BenchmarkStep::Refuse {
                 reason,
                 message: String::new(),
             }))

@@ -38,7 +38,7 @@ pub struct Turns {
 #[derive(Debug)]
 pub struct Targets {
     begun: Instant,
-    state: Mutex<State>,
+    state: Mutex<TargetsState>,
 }
 
 impl Default for Targets {
@@ -51,7 +51,7 @@ impl Default for Targets {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TargetsState {
     stores: Vec<Store<Job>>,
     /// By target: the benchmark that is about to create a Job, or did so at this time.
     asked: HashMap<String, (Name, Option<Instant>)>,
@@ -203,18 +203,18 @@ impl Turns {
         Ok(Turn { targets, whose })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TargetsState> {
         self.targets.lock()
     }
 }
 
 impl Targets {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TargetsState> {
         self.state.lock().expect("nobody panics with the lock")
     }
 }
 
-impl State {
+impl TargetsState {
     /// Forgets Jobs of targets that no benchmark asks about.
     fn sweep(&mut self, now: Instant) {
         let last = self.swept.get_or_insert(now);

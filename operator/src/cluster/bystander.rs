@@ -18,7 +18,7 @@ use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::benchmarks::reports_to;
-use crate::conditions::{Conditions, State};
+use crate::conditions::{ConditionState, Conditions};
 use crate::context::{Context, Event, now};
 use crate::guard::Guarded;
 use crate::status_writer;
@@ -164,7 +164,7 @@ fn looked_after_by(name: &str) -> String {
 
 fn said(resource: &DEngineCluster, message: &str) -> Value {
     let mut conditions = Conditions::new(&[], resource.metadata.generation, now());
-    let state = State::yes(reasons::OPERATED_BY_ANOTHER, message);
+    let state = ConditionState::yes(reasons::OPERATED_BY_ANOTHER, message);
     conditions.set(types::OPERATED_BY_ANOTHER, state);
     json!({ "conditions": conditions.into_vec() })
 }

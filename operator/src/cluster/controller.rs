@@ -28,7 +28,7 @@ use crate::telemetry;
 const DEBOUNCE: Duration = Duration::from_millis(100);
 
 /// What every reconciliation of a cluster gets.
-pub(crate) struct Shared {
+pub(crate) struct ClusterShared {
     pub context: Context,
     pub caches: Caches,
 }
@@ -85,7 +85,7 @@ pub async fn run(
         benchmarks,
     };
 
-    let shared = Arc::new(Shared { context, caches });
+    let shared = Arc::new(ClusterShared { context, caches });
     controller
         .graceful_shutdown_on(stop)
         .run(reconcile, super::on_error, shared)
@@ -99,7 +99,7 @@ pub async fn run(
 
 async fn reconcile(
     cluster: Arc<Guarded<DEngineCluster>>,
-    shared: Arc<Shared>,
+    shared: Arc<ClusterShared>,
 ) -> Result<Action, kube::Error> {
     let cluster = match &cluster.0 {
         Ok(cluster) => cluster,

@@ -326,7 +326,7 @@ fn requeue(
 pub(crate) fn on_error(
     _: Arc<Guarded<DEngineCluster>>,
     _: &kube::Error,
-    _: Arc<controller::Shared>,
+    _: Arc<controller::ClusterShared>,
 ) -> Action {
     Action::requeue(Duration::from_secs(5))
 }

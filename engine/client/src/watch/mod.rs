@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 
 use self::shared::{Attached, Ended};
-use crate::call::Shared;
+use crate::call::ClientShared;
 use crate::error::{Error, Failure, Result};
 use crate::policy::{Broken, Failure as Proof, Failures, Operation, WatchCursor};
 use crate::pool::WatchRoute;
@@ -147,7 +147,7 @@ pub enum WatchUpdate {
 /// A watch that is not read for a while falls behind without delaying others, and later resumes
 /// where it was.
 pub struct Watch {
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
     query: WatchQuery,
     cursor: WatchCursor,
     place: Place,
@@ -182,7 +182,11 @@ impl fmt::Debug for Watch {
 }
 
 impl Watch {
-    pub(crate) async fn begin(shared: Arc<Shared>, query: WatchQuery, lane: usize) -> Result<Self> {
+    pub(crate) async fn begin(
+        shared: Arc<ClientShared>,
+        query: WatchQuery,
+        lane: usize,
+    ) -> Result<Self> {
         let mut watch = Watch {
             cursor: WatchCursor::new(query.create.start_revision),
             shared,

@@ -42,13 +42,13 @@ pub(crate) struct SharedStream {
 /// A stream from its opening to its end.
 #[derive(Debug, Default)]
 struct Running {
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     /// Tells the stream's task that there is something to send, or that nobody is left.
     wake: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct StreamState {
     last_id: u64,
     watches: HashMap<u64, Queue>,
     requests: VecDeque<Request>,
@@ -152,7 +152,7 @@ impl Running {
     }
 }
 
-impl State {
+impl StreamState {
     /// Queues a response, or ends the watch on this stream if its reader does not keep up.
     fn take(&mut self, response: WatchResponse) {
         let id = response.watch_id;

@@ -24,8 +24,8 @@ const SHARED_ENTRIES_MIN: usize = 16;
 const COMMIT_NEWS_DELAY: Duration = Duration::from_millis(1);
 
 /// The state machine, and its store.
-type State = (StateMachine<RocksStore>, OpenStore);
-type OpenedDir = Opened<RealDisk, State>;
+type OpenState = (StateMachine<RocksStore>, OpenStore);
+type OpenedDir = Opened<RealDisk, OpenState>;
 
 /// Makes the log of who becomes a member, or opens the one that an earlier try has made.
 pub(super) fn make_log(
@@ -159,7 +159,7 @@ fn open_failed(start: &Start, error: OpenError) -> StartError {
     }
 }
 
-fn open_store(start: &Start) -> Result<(State, Position), StoreError> {
+fn open_store(start: &Start) -> Result<(OpenState, Position), StoreError> {
     let store = storage::open(&start.state_path, &start.config.state)?;
     let watch = store.watch();
     let machine = StateMachine::open(store)?;

@@ -176,8 +176,9 @@ mod tests {
     /// A write whose waiter has left when its turn comes takes no place in the log.
     #[tokio::test(flavor = "multi_thread")]
     async fn what_nobody_waits_for_is_not_proposed() {
-        use crate::node::testing::{leading, put};
         use dengine_kv::Outcome;
+
+        use crate::node::testing::{leading, put};
 
         let dir = tempfile::tempdir().unwrap();
         let node = leading(dir.path()).await;

@@ -68,18 +68,18 @@ trait Turns<T>: Send + Sync {
 /// What the thread of a worker needs.
 pub(super) struct WorkerThread<T, W> {
     queue: Receiver<T>,
-    shared: Arc<Shared<W>>,
+    shared: Arc<WorkerShared<W>>,
 }
 
 /// What a worker works on: for its thread, and for callers. It is theirs by turns, so none waits
 /// for the lock.
-struct Shared<W> {
+struct WorkerShared<W> {
     name: &'static str,
-    state: Mutex<State<W>>,
+    state: Mutex<WorkerState<W>>,
     fatal: watch::Sender<Option<Fatal>>,
 }
 
-struct State<W> {
+struct WorkerState<W> {
     /// `None` before its thread has begun, and once it has ended.
     work: Option<W>,
     /// It has ended, in the hands of a caller: its thread is to end too.
@@ -95,12 +95,12 @@ pub(super) fn worker<T: Send + 'static, W: Work<T>>(
     fatal: watch::Sender<Option<Fatal>>,
 ) -> (Worker<T>, WorkerThread<T, W>) {
     let (sender, queue) = channel();
-    let state = State {
+    let state = WorkerState {
         work: None,
         has_ended: false,
         busy_until: Instant::now(),
     };
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(WorkerShared {
         name,
         state: Mutex::new(state),
         fatal,
@@ -149,7 +149,7 @@ impl<T> Worker<T> {
     }
 }
 
-impl<T: Send + 'static, W: Work<T>> Turns<T> for Shared<W> {
+impl<T: Send + 'static, W: Work<T>> Turns<T> for WorkerShared<W> {
     fn take(&self, mut loan: Loan<T>) {
         for _ in 0..TURNS_MAX {
             let (next, lends) = self.turn_by_caller(&mut loan);
@@ -167,8 +167,8 @@ impl<T: Send + 'static, W: Work<T>> Turns<T> for Shared<W> {
     }
 }
 
-impl<W> Shared<W> {
-    fn lock(&self) -> MutexGuard<'_, State<W>> {
+impl<W> WorkerShared<W> {
+    fn lock(&self) -> MutexGuard<'_, WorkerState<W>> {
         // A panic while it was held has ended the worker.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -189,7 +189,7 @@ impl<W> Shared<W> {
     }
 }
 
-impl<W> State<W> {
+impl<W> WorkerState<W> {
     fn turn<T>(&mut self, items: &mut dyn Iterator<Item = T>) -> Next
     where
         W: Work<T>,
@@ -246,7 +246,7 @@ impl<T: Send + 'static, W: Work<T>> WorkerThread<T, W> {
 }
 
 /// Drops what a worker works on when its thread ends, without the lock.
-struct DropsWork<'a, W>(&'a Shared<W>);
+struct DropsWork<'a, W>(&'a WorkerShared<W>);
 
 impl<W> Drop for DropsWork<'_, W> {
     fn drop(&mut self) {

@@ -34,9 +34,9 @@ const TURNS_PER_PROCESSOR: usize = 2;
 
 /// Where long reads are made. Clones share it.
 #[derive(Clone)]
-pub(super) struct Aside(Arc<Shared>);
+pub(super) struct Aside(Arc<AsideShared>);
 
-struct Shared {
+struct AsideShared {
     turns: Turns,
     /// Where turns are waited for: a turn that was given to a task that is not polled, on threads
     /// of lower priority, would be lost.
@@ -82,7 +82,7 @@ impl Aside {
     /// On [`threads`]; turns are waited for on those of the runtime this is called in. No more than
     /// handles are kept: what they do has this, by its turn.
     pub(super) fn new(threads: &Nicer) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(AsideShared {
             turns: Turns::new(at_once(), Share::THREE_QUARTERS),
             usual: Handle::current(),
             threads: threads.handle().clone(),

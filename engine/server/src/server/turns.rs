@@ -18,9 +18,9 @@ use crate::connections::Share;
 pub(super) type Whose = Option<IpAddr>;
 
 /// So many turns at a time.
-pub(super) struct Turns(Arc<Shared>);
+pub(super) struct Turns(Arc<TurnsShared>);
 
-struct Shared {
+struct TurnsShared {
     bounds: Bounds,
     lines: Mutex<Lines>,
 }
@@ -54,14 +54,14 @@ struct Line {
 
 /// A turn, until it is dropped.
 pub(super) struct Turn {
-    shared: Arc<Shared>,
+    shared: Arc<TurnsShared>,
     whose: Whose,
 }
 
 impl Turns {
     /// So many, of which one address may have that share of those that no other has.
     pub(super) fn new(limit: usize, share: Share) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(TurnsShared {
             bounds: Bounds { limit, share },
             lines: Mutex::default(),
         }))
@@ -144,7 +144,7 @@ impl Turn {
     }
 }
 
-impl Shared {
+impl TurnsShared {
     fn lines(&self) -> MutexGuard<'_, Lines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }

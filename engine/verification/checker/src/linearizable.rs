@@ -270,7 +270,7 @@ enum Choice {
     Expire(KeyId),
 }
 
-struct Step {
+struct SearchStep {
     choice: Choice,
     undo: Undo,
     /// What else could have come here, next one last.
@@ -320,7 +320,7 @@ impl<'a> Search<'a> {
             self.best = late;
             return Verdict::Impossible;
         }
-        let mut way: Vec<Step> = Vec::new();
+        let mut way: Vec<SearchStep> = Vec::new();
         let mut choices = self.choices();
         while self.come < self.part.ordered.len() {
             let Some(choice) = choices.pop() else {
@@ -342,7 +342,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             self.steps += 1;
-            way.push(Step {
+            way.push(SearchStep {
                 choice,
                 undo,
                 others: choices,

@@ -17,7 +17,7 @@ use dengine_protocol::{KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA};
 use futures::{StreamExt, stream};
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
-use crate::{Answers, Peer, State};
+use crate::{Answers, FakeState, Peer};
 
 /// What a client reads to learn where a connection leads.
 const PROBE: &[u8] = b"\0";
@@ -57,7 +57,7 @@ impl Kv for Peer {
     ) -> Result<Response<DeleteResponse>, Status> {
         self.step().await?;
         let delete = request.into_inner();
-        let within = |state: &State| state.within(&delete.key, &delete.range_end);
+        let within = |state: &FakeState| state.within(&delete.key, &delete.range_end);
         let found = within(&self.state.lock().unwrap()).len();
         self.loaded_delete(found as u64)?;
         let mut state = self.state.lock().unwrap();

@@ -68,7 +68,7 @@ type Answers<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>
 pub type Script = Vec<Result<WatchResponse, Status>>;
 
 #[derive(Debug, Default)]
-struct State {
+struct FakeState {
     script: VecDeque<ScriptStep>,
     always: Option<Code>,
     between: Option<Between>,
@@ -115,7 +115,7 @@ pub struct Peer {
     /// Which of its members this is.
     place: usize,
     load: Arc<Load>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FakeState>>,
 }
 
 impl Peer {
@@ -154,12 +154,12 @@ impl Peer {
         (cluster, place): (FakeCluster, usize),
     ) -> Self {
         let address = listener.local_addr().unwrap().to_string();
-        let state = State {
+        let state = FakeState {
             script: script.into_iter().collect(),
             revision: 1,
             cluster_id: cluster.id,
             term: 2,
-            ..State::default()
+            ..FakeState::default()
         };
         let peer = Peer {
             address,
@@ -379,7 +379,7 @@ pub async fn balanced(members: &[&Peer]) -> String {
     address
 }
 
-impl State {
+impl FakeState {
     fn naming_leader<T>(&self, answer: T) -> Response<T> {
         let mut response = Response::new(answer);
         if !self.leader.is_empty() {

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::{Answers, Peer, State};
+use crate::{Answers, FakeState, Peer};
 
 /// A watch of one key that is told of puts as they happen.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct LiveWatch {
     tell: mpsc::UnboundedSender<Result<WatchResponse, Status>>,
 }
 
-impl State {
+impl FakeState {
     /// Tells who watches this key what it holds now.
     pub(crate) fn tell(&self, key: &Bytes) {
         let watches = self.live.iter().flatten();

@@ -23,11 +23,11 @@ impl Checkpoint<MemoryDisk> for SimStore {
 #[derive(Clone, Debug, Default)]
 pub(super) struct SimStore {
     live: MemoryStore,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<StoreState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct StoreState {
     durable: MemoryStore,
     /// Written since the last flush, in order.
     unflushed: Vec<WriteBatch>,
@@ -68,7 +68,7 @@ impl SimStore {
         self.lock().failing_flush = true;
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StoreState> {
         self.state
             .lock()
             .expect("nothing panics while it holds this lock")

@@ -1,11 +1,17 @@
-//! One `use` for each module: braces hold names of that module, never paths into others.
+//! One `use` for each module: braces hold names of that module, never paths into others. And three
+//! groups of them: `std`, then other crates, then the crate's own, with an empty line between.
 //!
 //! `use a::b::{C, D};` and not `use a::{b::C, b::D}`, nor `use a::b::C; use a::b::D;`. This is what
 //! most of the tree had; a name's path can be searched for, and a new import changes one line. It
 //! is rustfmt's `imports_granularity = "Module"`, which is for nightly only. One who has a nightly:
 //! `cargo +nightly fmt -- --config imports_granularity=Module`.
+//!
+//! The groups show at a glance what a module depends on; within one rustfmt sorts. They are its
+//! `group_imports = "StdExternalCrate"`, except that a module declared beside the `use` counts as
+//! the crate's own. A paragraph of nothing but `pub use` may stand anywhere: it says what the module
+//! offers, not what it needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{Delimiter, TokenTree};
 
@@ -13,15 +19,23 @@ use crate::source::{attributes_before, each, group, ident, is_punct, line, scope
 use crate::tree::File;
 use crate::{Offence, Tree};
 
+const OUT_OF_ORDER: &str = "`std` comes first, then other crates, then the crate's own: move it up";
+const NOT_PARTED: &str =
+    "an empty line parts `std`, other crates and the crate's own: put one before";
+
 pub(crate) fn check(tree: &Tree) -> Vec<Offence> {
     each(tree, |file, tokens| {
         let mut found = Vec::new();
-        scopes(tokens, &mut |scope| check_scope(file, scope, &mut found));
+        scopes(tokens, &mut |scope| {
+            let imports = imports(scope);
+            check_modules(file, &imports, &mut found);
+            check_order(file, &imports, &declared(scope), &mut found);
+        });
         found
     })
 }
 
-fn check_scope(file: &File, scope: &[TokenTree], found: &mut Vec<Offence>) {
+fn check_modules(file: &File, imports: &[Import<'_>], found: &mut Vec<Offence>) {
     let mut say = |line, message| {
         found.push(Offence {
             path: file.path.clone(),
@@ -33,7 +47,7 @@ fn check_scope(file: &File, scope: &[TokenTree], found: &mut Vec<Offence>) {
     let mut run_ends_on = 0;
     // Those with the same visibility that follow each other without a line between them.
     let mut seen = BTreeMap::<(usize, String, String), usize>::new();
-    for import in imports(scope) {
+    for import in imports {
         let Some(import) = import.read() else {
             say(
                 import.first,
@@ -59,8 +73,71 @@ fn check_scope(file: &File, scope: &[TokenTree], found: &mut Vec<Offence>) {
     }
 }
 
+/// Looks at what stands together: other items part a scope's imports, and each part begins again.
+fn check_order(
+    file: &File,
+    imports: &[Import<'_>],
+    declared: &BTreeSet<String>,
+    found: &mut Vec<Offence>,
+) {
+    let lines: Vec<&str> = file.text.lines().collect();
+    let is_next = |a: &Import<'_>, b: &Import<'_>| b.begin == a.end + 1;
+    let is_joined = |a: &Import<'_>, b: &Import<'_>| {
+        let between = lines.get(a.last..b.begins_on - 1).unwrap_or_default();
+        between.iter().all(|it| !it.trim().is_empty())
+    };
+    let mut say = |import: &Import<'_>, message: &str| {
+        found.push(Offence {
+            path: file.path.clone(),
+            line: import.first,
+            message: message.to_owned(),
+        });
+    };
+    for block in imports.chunk_by(is_next) {
+        let mut last = Origin::Std;
+        for paragraph in block.chunk_by(is_joined) {
+            if paragraph.iter().all(|it| !it.visibility.is_empty()) {
+                last = Origin::Std;
+                continue;
+            }
+            for (at, import) in paragraph.iter().enumerate() {
+                let origin = import.origin(declared);
+                if origin < last {
+                    say(import, OUT_OF_ORDER);
+                } else if origin > last && at > 0 {
+                    say(import, NOT_PARTED);
+                }
+                last = last.max(origin);
+            }
+        }
+    }
+}
+
+/// Where imported names are from, in the order of the groups.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Origin {
+    Std,
+    Crates,
+    Own,
+}
+
+/// The modules declared in this scope: a path may begin with one of them.
+fn declared(scope: &[TokenTree]) -> BTreeSet<String> {
+    let names = scope.windows(2).filter_map(|pair| {
+        let is_module = ident(pair.first()).is_some_and(|it| *it == "mod");
+        ident(pair.get(1)).filter(|_| is_module)
+    });
+    names.map(ToString::to_string).collect()
+}
+
 /// The tokens of one `use`, between the keyword and the semicolon.
 struct Import<'a> {
+    /// Where its tokens are in the scope, those of its attributes included.
+    begin: usize,
+    end: usize,
+    /// The line of the first of them.
+    begins_on: usize,
+    /// The line of the keyword.
     first: usize,
     last: usize,
     visibility: String,
@@ -101,7 +178,11 @@ fn imports(scope: &[TokenTree]) -> Vec<Import<'_>> {
             }
             _ => String::new(),
         };
+        let begin = begin(scope, at);
         found.push(Import {
+            begin,
+            end: at + length,
+            begins_on: line(scope[begin].span()),
             first: line(keyword.span()),
             last: line(scope[at + length].span()),
             visibility,
@@ -112,7 +193,33 @@ fn imports(scope: &[TokenTree]) -> Vec<Import<'_>> {
     found
 }
 
+/// Where the item begins whose keyword is at this place: before its attributes and its visibility.
+fn begin(scope: &[TokenTree], at: usize) -> usize {
+    let is_part = |token: &&TokenTree| match token {
+        TokenTree::Ident(it) => *it == "pub",
+        TokenTree::Punct(it) => it.as_char() == '#',
+        TokenTree::Group(it) => {
+            matches!(it.delimiter(), Delimiter::Parenthesis | Delimiter::Bracket)
+        }
+        TokenTree::Literal(_) => false,
+    };
+    at - scope[..at].iter().rev().take_while(is_part).count()
+}
+
 impl Import<'_> {
+    fn origin(&self, declared: &BTreeSet<String>) -> Origin {
+        let first = self.tree.iter().find(|it| !is_punct(Some(it), ':'));
+        let name = ident(first).map(ToString::to_string).unwrap_or_default();
+        match name.as_str() {
+            "std" | "core" | "alloc" => Origin::Std,
+            _ if is_punct(self.tree.first(), ':') => Origin::Crates,
+            "crate" | "self" | "super" => Origin::Own,
+            // A type or a module that is known here without being imported.
+            it if it.starts_with(char::is_uppercase) || declared.contains(it) => Origin::Own,
+            _ => Origin::Crates,
+        }
+    }
+
     /// None if its braces hold more than names.
     fn read(&self) -> Option<Read> {
         let names = group(self.tree.last(), Delimiter::Brace);
@@ -159,9 +266,9 @@ mod tests {
 
     #[test]
     fn names_of_one_module_may_stand_in_braces() {
-        let text = "use std::fmt;\nuse std::sync::{Arc, Mutex as Lock};\nuse a::b::{self, C};\n\
+        let text = "use std::fmt;\nuse std::sync::{Arc, Mutex as Lock};\n\nuse a::b::{self, C};\n\
                     use a::b;\nuse c;\nfn f() -> impl T + use<'a> {}\npub use d::E;\nuse d::F;\n\
-                    #[cfg(test)]\nuse d::G;\nuse d::*;\n\nuse std::io;\nmod m { use std::io; }\n\
+                    #[cfg(test)]\nuse d::G;\nuse d::*;\n\nuse d::H;\nmod m { use std::io; }\n\
                     pub(crate) use h::I;\npub(super) use h::J;\n";
         assert_eq!(offences(text), [""; 0]);
     }
@@ -197,6 +304,64 @@ mod tests {
         assert_eq!(
             offences("pub(super) use a::b::C;\npub(super) use a::b::D;").len(),
             1
+        );
+    }
+
+    #[test]
+    fn groups_in_order_are_left_alone() {
+        for text in [
+            "use std::io;\n\nuse a::B;\nuse ::c::D;\n\nuse crate::e;\nuse super::f;\nuse self::g;",
+            "mod a;\n\nuse std::io;\n\nuse b::C;\n\nuse a::D;\nuse E::*;",
+            "use a::B;\nuse c::D;\n",
+            // Attributes and comments belong to what is below them.
+            "use std::io;\n\n// Why.\n#[cfg(unix)]\nuse a::B;\n// Why.\nuse c::D;",
+            // A paragraph of what is exported may stand anywhere.
+            "pub use crate::a;\npub(crate) use b::C;\n\nuse std::io;\n\nuse d::E;",
+            "use std::io;\n\nuse a::B;\n\npub use crate::c;\n\nuse std::fmt;",
+            // What other items part begins again.
+            "use crate::a;\nfn f() { use std::io; }\nuse std::fmt;\n",
+        ] {
+            assert_eq!(offences(text), [""; 0], "{text}");
+        }
+    }
+
+    #[test]
+    fn imports_out_of_order_are_named() {
+        for text in [
+            "use a::B;\n\nuse std::io;",
+            "use crate::a;\n\nuse std::io;",
+            "use super::a;\n\nuse core::fmt;",
+            "use crate::a;\n\nuse b::C;",
+            "mod a;\n\nuse a::B;\n\nuse c::D;",
+            "use self::a::B;\n\n#[cfg(unix)]\nuse ::a::B;",
+            "use a::B;\n\n// Why.\nuse std::io;",
+            "use crate::a;\npub use b::C;",
+        ] {
+            let found = offences(text);
+            assert_eq!(found.len(), 1, "{text}: {found:?}");
+            assert!(found[0].ends_with(OUT_OF_ORDER), "{text}: {found:?}");
+        }
+        let says = format!("a.rs:3: {OUT_OF_ORDER}");
+        assert_eq!(
+            offences("mod tests {\n    use super::*;\n    use std::io;\n}"),
+            [says.as_str()]
+        );
+        assert_eq!(
+            offences("fn f() {\n    use a::B;\n    use std::io;\n}"),
+            [says.as_str()]
+        );
+    }
+
+    #[test]
+    fn groups_without_a_line_between_are_named() {
+        let says = |line| format!("a.rs:{line}: {NOT_PARTED}");
+        assert_eq!(
+            offences("use std::io;\nuse a::B;\nuse crate::c;"),
+            [says(2), says(3)]
+        );
+        assert_eq!(
+            offences("use a::B;\n// Why.\n#[cfg(test)]\nuse crate::c;"),
+            [says(4)]
         );
     }
 }

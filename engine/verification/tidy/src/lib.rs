@@ -11,6 +11,7 @@ mod imports;
 mod invariants;
 mod markdown;
 mod modules;
+mod names;
 mod numbers;
 mod paths;
 mod source;
@@ -50,7 +51,7 @@ pub struct Rule {
 }
 
 /// Every rule there is.
-pub const RULES: [Rule; 13] = [
+pub const RULES: [Rule; 14] = [
     Rule {
         name: "rust-width",
         check: width::rust,
@@ -70,6 +71,10 @@ pub const RULES: [Rule; 13] = [
     Rule {
         name: "modules",
         check: modules::check,
+    },
+    Rule {
+        name: "names",
+        check: names::check,
     },
     Rule {
         name: "functions",

@@ -110,7 +110,7 @@ pub(crate) enum JobState {
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Step {
+pub(crate) enum BenchmarkStep {
     /// The run cannot start now.
     Refuse {
         reason: &'static str,
@@ -148,14 +148,14 @@ pub(crate) struct Ending {
     pub message: String,
 }
 
-pub(super) fn plan(observed: &Observed) -> Step {
+pub(super) fn plan(observed: &Observed) -> BenchmarkStep {
     match &observed.recorded {
         Some(recorded) if !recorded.is_final => run(observed, recorded),
         Some(recorded) if recorded.run_id == observed.wanted_run => {
             if observed.expired {
-                return Step::Expire;
+                return BenchmarkStep::Expire;
             }
-            invalid(observed).unwrap_or(Step::Done)
+            invalid(observed).unwrap_or(BenchmarkStep::Done)
         }
         _ => begin(observed),
     }
@@ -163,9 +163,9 @@ pub(super) fn plan(observed: &Observed) -> Step {
 
 /// Results of an earlier run with the same id would be taken for the new one's, whatever its spec
 /// says.
-fn begin(observed: &Observed) -> Step {
+fn begin(observed: &Observed) -> BenchmarkStep {
     if observed.was_run {
-        return Step::Refuse {
+        return BenchmarkStep::Refuse {
             reason: reasons::INVALID_SPEC,
             message: format!(
                 "run {} was already run; choose another runId",
@@ -179,25 +179,27 @@ fn begin(observed: &Observed) -> Step {
     // A scheduled run waits unrecorded: it may be skipped, and then the run before is still the
     // last one.
     let waits = || busy(observed).filter(|_| observed.due.is_some());
-    refusal(observed).or_else(waits).unwrap_or(Step::Record)
+    refusal(observed)
+        .or_else(waits)
+        .unwrap_or(BenchmarkStep::Record)
 }
 
-fn suspended(run: &str) -> Step {
-    Step::Refuse {
+fn suspended(run: &str) -> BenchmarkStep {
+    BenchmarkStep::Refuse {
         reason: reasons::SUSPENDED,
         message: format!("spec.suspend is set; run {run} starts once it is unset"),
     }
 }
 
-fn invalid(observed: &Observed) -> Option<Step> {
+fn invalid(observed: &Observed) -> Option<BenchmarkStep> {
     let message = observed.invalid.clone()?;
-    Some(Step::Refuse {
+    Some(BenchmarkStep::Refuse {
         reason: reasons::INVALID_SPEC,
         message,
     })
 }
 
-fn refusal(observed: &Observed) -> Option<Step> {
+fn refusal(observed: &Observed) -> Option<BenchmarkStep> {
     if let Some(step) = invalid(observed) {
         return Some(step);
     }
@@ -209,23 +211,27 @@ fn refusal(observed: &Observed) -> Option<Step> {
         ),
         Target::NotReady(message) => (reasons::TARGET_NOT_READY, message.clone()),
     };
-    Some(Step::Refuse { reason, message })
+    Some(BenchmarkStep::Refuse { reason, message })
 }
 
-fn run(observed: &Observed, recorded: &Recorded) -> Step {
+fn run(observed: &Observed, recorded: &Recorded) -> BenchmarkStep {
     match (recorded.leg, &observed.result, &observed.rival) {
         (Leg::Target, Some(result), _) => {
             let ending = verdict::judge(result, None, &observed.thresholds);
             let ending = under_changed_members(observed, recorded, &ending).unwrap_or(ending);
             // Numbers that do not count are not compared.
             return if observed.compares && counts(ending.phase) {
-                Step::NextLeg
+                BenchmarkStep::NextLeg
             } else {
-                Step::Finish(ending)
+                BenchmarkStep::Finish(ending)
             };
         }
         (Leg::Rival, Some(result), Some(rival)) => {
-            return Step::Finish(verdict::judge(result, Some(rival), &observed.thresholds));
+            return BenchmarkStep::Finish(verdict::judge(
+                result,
+                Some(rival),
+                &observed.thresholds,
+            ));
         }
         (Leg::Target, None, _) | (Leg::Rival, None, _) | (Leg::Rival, _, None) => {}
     }
@@ -237,18 +243,18 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
         );
     }
     if observed.replaces && recorded.run_id != observed.wanted_run {
-        return Step::Cancel(Ending {
+        return BenchmarkStep::Cancel(Ending {
             phase: BenchmarkPhase::Failed,
             reason: reasons::REPLACED,
             message: format!("scheduled run {} replaces it", observed.wanted_run),
         });
     }
     match (&observed.job, recorded.job_made) {
-        (Some(job), false) => Step::NoteJob {
+        (Some(job), false) => BenchmarkStep::NoteJob {
             uid: job.uid.clone(),
         },
         (Some(job), true) => match &job.state {
-            JobState::Running => Step::Wait,
+            JobState::Running => BenchmarkStep::Wait,
             JobState::Failed(message) => failed(observed, message),
             JobState::Succeeded => ending(
                 BenchmarkPhase::ResultMissing,
@@ -270,12 +276,12 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
         (None, false) => refusal(observed)
             .or_else(|| busy(observed))
             .or_else(|| back_off(observed))
-            .unwrap_or(Step::MakeJob),
+            .unwrap_or(BenchmarkStep::MakeJob),
     }
 }
 
 /// The Job failed without a result.
-fn failed(observed: &Observed, message: &str) -> Step {
+fn failed(observed: &Observed, message: &str) -> BenchmarkStep {
     let stuck = observed.was_stuck.as_ref();
     let cause = stuck.map(|stuck| format!("; before that, {stuck}"));
     let cause = cause.unwrap_or_default();
@@ -292,9 +298,9 @@ fn failed(observed: &Observed, message: &str) -> Step {
     }
 }
 
-fn busy(observed: &Observed) -> Option<Step> {
+fn busy(observed: &Observed) -> Option<BenchmarkStep> {
     let other = observed.busy.as_ref()?;
-    Some(Step::Refuse {
+    Some(BenchmarkStep::Refuse {
         reason: reasons::TARGET_BUSY,
         message: format!(
             "waiting for {other}: two runs at once would distort each other's numbers"
@@ -302,9 +308,9 @@ fn busy(observed: &Observed) -> Option<Step> {
     })
 }
 
-fn back_off(observed: &Observed) -> Option<Step> {
+fn back_off(observed: &Observed) -> Option<BenchmarkStep> {
     let seconds = observed.retry_in.filter(|seconds| *seconds > 0)?;
-    Some(Step::BackOff { seconds })
+    Some(BenchmarkStep::BackOff { seconds })
 }
 
 /// If members restarted meanwhile, the numbers include the restart.
@@ -343,8 +349,8 @@ fn counts(phase: BenchmarkPhase) -> bool {
     )
 }
 
-fn ending(phase: BenchmarkPhase, reason: &'static str, message: &str) -> Step {
-    Step::Finish(Ending {
+fn ending(phase: BenchmarkPhase, reason: &'static str, message: &str) -> BenchmarkStep {
+    BenchmarkStep::Finish(Ending {
         phase,
         reason,
         message: message.to_owned(),

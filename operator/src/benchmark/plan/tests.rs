@@ -85,9 +85,9 @@ fn new() -> Observed {
     }
 }
 
-fn phase(step: &Step) -> Option<BenchmarkPhase> {
+fn phase(step: &BenchmarkStep) -> Option<BenchmarkPhase> {
     match step {
-        Step::Finish(ending) => Some(ending.phase),
+        BenchmarkStep::Finish(ending) => Some(ending.phase),
         _ => None,
     }
 }
@@ -95,27 +95,27 @@ fn phase(step: &Step) -> Option<BenchmarkPhase> {
 #[test]
 fn a_run_is_recorded_and_its_job_created_and_awaited() {
     let mut observed = new();
-    assert_eq!(plan(&observed), Step::Record);
+    assert_eq!(plan(&observed), BenchmarkStep::Record);
     observed.recorded = recorded("1", false, false);
-    assert_eq!(plan(&observed), Step::MakeJob);
+    assert_eq!(plan(&observed), BenchmarkStep::MakeJob);
     observed.job = job(JobState::Running);
     assert_eq!(
         plan(&observed),
-        Step::NoteJob {
+        BenchmarkStep::NoteJob {
             uid: "u".to_owned()
         }
     );
     observed.recorded = recorded("1", true, false);
-    assert_eq!(plan(&observed), Step::Wait);
+    assert_eq!(plan(&observed), BenchmarkStep::Wait);
 }
 
 #[test]
 fn a_finished_run_is_not_repeated_because_its_job_is_gone() {
     let mut observed = new();
     observed.recorded = recorded("1", true, true);
-    assert_eq!(plan(&observed), Step::Done);
+    assert_eq!(plan(&observed), BenchmarkStep::Done);
     observed.wanted_run = "2".to_owned();
-    assert_eq!(plan(&observed), Step::Record);
+    assert_eq!(plan(&observed), BenchmarkStep::Record);
 }
 
 #[test]
@@ -123,16 +123,16 @@ fn a_run_id_is_never_used_twice() {
     let mut observed = new();
     observed.was_run = true;
     observed.recorded = recorded("1", true, true);
-    assert_eq!(plan(&observed), Step::Done, "its result is there");
+    assert_eq!(plan(&observed), BenchmarkStep::Done, "its result is there");
     observed.recorded = recorded("2", true, true);
-    let Step::Refuse { reason, message } = plan(&observed) else {
+    let BenchmarkStep::Refuse { reason, message } = plan(&observed) else {
         panic!("the old numbers would be the new spec's");
     };
     assert_eq!(reason, reasons::INVALID_SPEC);
     assert!(message.contains("run 1 was already run"), "{message}");
     observed.recorded = recorded("2", false, false);
     observed.moved_on = true;
-    assert!(matches!(plan(&observed), Step::Refuse { .. }));
+    assert!(matches!(plan(&observed), BenchmarkStep::Refuse { .. }));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_run_without_a_word_of_its_first_pod_is_invalid() {
     let step = plan(&observed);
     assert_eq!(phase(&step), Some(BenchmarkPhase::Invalid));
     assert_eq!(reason(&step), reasons::POD_LATE_OR_LOST);
-    let Step::Finish(ending) = step else {
+    let BenchmarkStep::Finish(ending) = step else {
         panic!("{step:?}")
     };
     assert!(ending.message.contains("Evicted"), "{}", ending.message);
@@ -179,13 +179,13 @@ fn a_run_without_a_word_of_its_first_pod_is_invalid() {
         ending.message
     );
     observed.job = job(JobState::Running);
-    assert_eq!(plan(&observed), Step::Wait);
+    assert_eq!(plan(&observed), BenchmarkStep::Wait);
 }
 
-fn reason(step: &Step) -> &'static str {
+fn reason(step: &BenchmarkStep) -> &'static str {
     match step {
-        Step::Refuse { reason, .. } => reason,
-        Step::Finish(ending) | Step::Cancel(ending) => ending.reason,
+        BenchmarkStep::Refuse { reason, .. } => reason,
+        BenchmarkStep::Finish(ending) | BenchmarkStep::Cancel(ending) => ending.reason,
         other => panic!("{other:?}"),
     }
 }
@@ -194,20 +194,24 @@ fn reason(step: &Step) -> &'static str {
 fn a_run_waits_for_others_on_its_target() {
     let mut observed = new();
     observed.busy = Some("benchmark other".to_owned());
-    assert_eq!(plan(&observed), Step::Record, "so that its turn comes");
+    assert_eq!(
+        plan(&observed),
+        BenchmarkStep::Record,
+        "so that its turn comes"
+    );
     observed.recorded = recorded("1", false, false);
     let waits = plan(&observed);
     assert_eq!(reason(&waits), reasons::TARGET_BUSY);
-    let Step::Refuse { message, .. } = waits else {
+    let BenchmarkStep::Refuse { message, .. } = waits else {
         unreachable!()
     };
     assert!(message.contains("benchmark other"), "{message}");
     observed.busy = None;
-    assert_eq!(plan(&observed), Step::MakeJob);
+    assert_eq!(plan(&observed), BenchmarkStep::MakeJob);
     observed.busy = Some("benchmark other".to_owned());
     observed.recorded = recorded("1", true, false);
     observed.job = job(JobState::Running);
-    assert_eq!(plan(&observed), Step::Wait, "it runs already");
+    assert_eq!(plan(&observed), BenchmarkStep::Wait, "it runs already");
 }
 
 #[test]
@@ -219,7 +223,7 @@ fn a_suspended_benchmark_starts_nothing_but_finishes_its_run() {
     assert_eq!(reason(&plan(&observed)), reasons::SUSPENDED);
     observed.recorded = recorded("1", true, false);
     observed.job = job(JobState::Running);
-    assert_eq!(plan(&observed), Step::Wait);
+    assert_eq!(plan(&observed), BenchmarkStep::Wait);
     observed.result = Some(report(result(0)));
     assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Succeeded));
 }
@@ -243,7 +247,7 @@ fn a_run_during_a_member_restart_does_not_count() {
         let mut now = before.clone();
         now[1] = changed.to_owned();
         observed.members = Some(now);
-        let Step::Finish(ending) = plan(&observed) else {
+        let BenchmarkStep::Finish(ending) = plan(&observed) else {
             panic!("{changed}");
         };
         assert_eq!(ending.phase, BenchmarkPhase::Invalid);
@@ -266,9 +270,9 @@ fn a_refused_job_is_retried_after_a_pause() {
     let mut observed = new();
     observed.recorded = recorded("1", false, false);
     observed.retry_in = Some(7);
-    assert_eq!(plan(&observed), Step::BackOff { seconds: 7 });
+    assert_eq!(plan(&observed), BenchmarkStep::BackOff { seconds: 7 });
     observed.retry_in = Some(0);
-    assert_eq!(plan(&observed), Step::MakeJob);
+    assert_eq!(plan(&observed), BenchmarkStep::MakeJob);
 }
 
 #[test]
@@ -277,13 +281,17 @@ fn only_replace_cancels_the_run_in_progress() {
     observed.wanted_run = "20260502T0300Z".to_owned();
     observed.recorded = recorded("1", true, false);
     observed.job = job(JobState::Running);
-    assert_eq!(plan(&observed), Step::Wait);
+    assert_eq!(plan(&observed), BenchmarkStep::Wait);
     observed.replaces = true;
     let step = plan(&observed);
-    assert!(matches!(step, Step::Cancel(_)), "{step:?}");
+    assert!(matches!(step, BenchmarkStep::Cancel(_)), "{step:?}");
     assert_eq!(reason(&step), reasons::REPLACED);
     observed.wanted_run = "1".to_owned();
-    assert_eq!(plan(&observed), Step::Wait, "it is the one that is due");
+    assert_eq!(
+        plan(&observed),
+        BenchmarkStep::Wait,
+        "it is the one that is due"
+    );
 }
 
 #[test]
@@ -300,20 +308,24 @@ fn a_started_run_ends_before_the_next_starts() {
     observed.wanted_run = "2".to_owned();
     observed.recorded = recorded("1", true, false);
     observed.job = job(JobState::Running);
-    assert_eq!(plan(&observed), Step::Wait);
+    assert_eq!(plan(&observed), BenchmarkStep::Wait);
     observed.recorded = recorded("1", false, false);
     observed.job = None;
     observed.moved_on = true;
-    assert_eq!(plan(&observed), Step::Record, "nothing had been started");
+    assert_eq!(
+        plan(&observed),
+        BenchmarkStep::Record,
+        "nothing had been started"
+    );
 }
 
 #[test]
 fn a_cluster_that_is_not_ready_is_not_measured() {
     let mut observed = new();
     observed.target = Target::NotReady("1 of 3 members serve".to_owned());
-    assert!(matches!(plan(&observed), Step::Refuse { .. }));
+    assert!(matches!(plan(&observed), BenchmarkStep::Refuse { .. }));
     observed.recorded = recorded("1", false, false);
-    assert!(matches!(plan(&observed), Step::Refuse { .. }));
+    assert!(matches!(plan(&observed), BenchmarkStep::Refuse { .. }));
 }
 
 #[test]
@@ -324,7 +336,7 @@ fn etcd_is_measured_only_after_a_result_that_counts() {
     observed.result = Some(report(result(1)));
     assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Failed));
     observed.result = Some(report(result(0)));
-    assert_eq!(plan(&observed), Step::NextLeg);
+    assert_eq!(plan(&observed), BenchmarkStep::NextLeg);
 
     let rival = Recorded {
         leg: Leg::Rival,
@@ -332,13 +344,13 @@ fn etcd_is_measured_only_after_a_result_that_counts() {
         ..observed.recorded.clone().unwrap()
     };
     observed.recorded = Some(rival.clone());
-    assert_eq!(plan(&observed), Step::MakeJob);
+    assert_eq!(plan(&observed), BenchmarkStep::MakeJob);
     observed.recorded = Some(Recorded {
         job_made: true,
         ..rival
     });
     observed.job = job(JobState::Running);
-    assert_eq!(plan(&observed), Step::Wait);
+    assert_eq!(plan(&observed), BenchmarkStep::Wait);
     observed.rival = Some(report(result(0)));
     assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Succeeded));
 }
@@ -362,9 +374,9 @@ fn an_expired_resource_is_deleted_after_its_run() {
     let mut observed = new();
     (observed.recorded, observed.expired) = (recorded("1", true, false), true);
     observed.job = job(JobState::Running);
-    assert_eq!(plan(&observed), Step::Wait);
+    assert_eq!(plan(&observed), BenchmarkStep::Wait);
     observed.recorded = recorded("1", true, true);
-    assert_eq!(plan(&observed), Step::Expire);
+    assert_eq!(plan(&observed), BenchmarkStep::Expire);
 }
 
 #[test]
@@ -378,11 +390,15 @@ fn a_scheduled_run_waits_without_being_recorded() {
     observed.recorded = recorded("2", false, false);
     assert_eq!(reason(&plan(&observed)), reasons::TARGET_BUSY);
     observed.busy = None;
-    assert_eq!(plan(&observed), Step::MakeJob, "first the one that waits");
+    assert_eq!(
+        plan(&observed),
+        BenchmarkStep::MakeJob,
+        "first the one that waits"
+    );
     observed.replaces = true;
     assert_eq!(reason(&plan(&observed)), reasons::REPLACED);
     observed.recorded = recorded("1", true, true);
-    assert_eq!(plan(&observed), Step::Record);
+    assert_eq!(plan(&observed), BenchmarkStep::Record);
 }
 
 #[test]

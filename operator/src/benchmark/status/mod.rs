@@ -8,15 +8,15 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::compare::{self, Row};
-use super::plan::{Ending, Observed, Step, Target};
+use super::plan::{BenchmarkStep, Ending, Observed, Target};
 use super::{schedule, verdict};
-use crate::conditions::{Conditions, State};
+use crate::conditions::{ConditionState, Conditions};
 use crate::limits::within_limits;
 
 /// Outcome of a step: the only thing a status can be made from.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
-    Taken(Step),
+    Taken(BenchmarkStep),
     Failed {
         reason: &'static str,
         message: String,
@@ -50,7 +50,7 @@ pub(crate) fn derive(
         let before = status.skipped_runs.unwrap_or(0);
         status.skipped_runs = Some(before.saturating_add(skipped.runs));
         // The step may set the same condition after it.
-        let state = State::no(reasons::RUN_SKIPPED, &skipped.message);
+        let state = ConditionState::no(reasons::RUN_SKIPPED, &skipped.message);
         conditions.set(types::TARGET_READY, state);
     }
     // It may appear or end after the run has ended, when the conditions no longer change.
@@ -58,7 +58,7 @@ pub(crate) fn derive(
     match outcome {
         Outcome::Taken(step) => take(&mut status, &mut conditions, resource, step, observed, now),
         Outcome::Failed { reason, message } => {
-            conditions.set(types::FAILED, State::no(reason, message));
+            conditions.set(types::FAILED, ConditionState::no(reason, message));
         }
         Outcome::JobRefused {
             reason,
@@ -70,7 +70,7 @@ pub(crate) fn derive(
             status.retry_at = retry_in.and_then(|seconds| later(now, seconds));
             if retry_in.is_some() {
                 let message = format!("try {tries}: {message}");
-                conditions.set(types::FAILED, State::no(reason, &message));
+                conditions.set(types::FAILED, ConditionState::no(reason, &message));
             } else {
                 let ending = given_up(reason, message);
                 finish(&mut status, &mut conditions, &ending, observed, now);
@@ -116,30 +116,33 @@ fn take(
     status: &mut DEngineBenchmarkStatus,
     conditions: &mut Conditions,
     resource: &DEngineBenchmark,
-    step: &Step,
+    step: &BenchmarkStep,
     observed: &Observed,
     now: &Time,
 ) {
     match step {
-        Step::Refuse { reason, message } => {
-            conditions.set(types::TARGET_READY, State::no(reason, message));
+        BenchmarkStep::Refuse { reason, message } => {
+            conditions.set(types::TARGET_READY, ConditionState::no(reason, message));
             // The rest of the status is about the recorded run: if that counted as not ended, it
             // would end again.
             if observed.recorded.as_ref().is_none_or(|run| !run.is_final) {
                 status.phase = Some(BenchmarkPhase::Pending);
-                conditions.set(types::COMPLETE, State::no(reason, "waiting for the target"));
+                conditions.set(
+                    types::COMPLETE,
+                    ConditionState::no(reason, "waiting for the target"),
+                );
             }
         }
-        Step::Record => record(status, conditions, resource, observed),
-        Step::NextLeg => {
+        BenchmarkStep::Record => record(status, conditions, resource, observed),
+        BenchmarkStep::NextLeg => {
             let run_id = status.run_id.clone().unwrap_or_default();
             let rival = names::benchmark::rival(&run_id);
             status.leg = Some(Leg::Rival);
             status.job_name = Some(names::benchmark::job(&resource.name_any(), &rival));
             (status.job_uid, status.tries, status.retry_at) = (None, None, None);
         }
-        Step::MakeJob => begin_with(status, observed),
-        Step::NoteJob { uid } => {
+        BenchmarkStep::MakeJob => begin_with(status, observed),
+        BenchmarkStep::NoteJob { uid } => {
             begin_with(status, observed);
             status.job_uid = Some(uid.clone());
             status.retry_at = None;
@@ -147,15 +150,15 @@ fn take(
             status.started_at.get_or_insert_with(|| now.0.to_string());
             status.phase = Some(BenchmarkPhase::Running);
             let what = runs(status);
-            conditions.set(types::COMPLETE, State::no(reasons::RUNNING, &what));
-            conditions.set(types::FAILED, State::no(reasons::RUNNING, &what));
+            conditions.set(types::COMPLETE, ConditionState::no(reasons::RUNNING, &what));
+            conditions.set(types::FAILED, ConditionState::no(reasons::RUNNING, &what));
         }
-        Step::Finish(ending) | Step::Cancel(ending) => {
+        BenchmarkStep::Finish(ending) | BenchmarkStep::Cancel(ending) => {
             finish(status, conditions, ending, observed, now);
         }
-        Step::Wait => show_trouble(status, conditions, observed),
-        Step::Done => end_of_waiting(conditions, observed),
-        Step::BackOff { .. } | Step::Expire => {}
+        BenchmarkStep::Wait => show_trouble(status, conditions, observed),
+        BenchmarkStep::Done => end_of_waiting(conditions, observed),
+        BenchmarkStep::BackOff { .. } | BenchmarkStep::Expire => {}
     }
 }
 
@@ -184,7 +187,7 @@ fn record(
         ..DEngineBenchmarkStatus::default()
     };
     conditions.set(types::TARGET_READY, target_is_ready());
-    let starting = || State::no(reasons::STARTING, "the Job is about to be created");
+    let starting = || ConditionState::no(reasons::STARTING, "the Job is about to be created");
     conditions.set(types::COMPLETE, starting());
     conditions.set(types::FAILED, starting());
 }
@@ -201,8 +204,8 @@ fn end_of_waiting(conditions: &mut Conditions, observed: &Observed) {
     }
 }
 
-fn target_is_ready() -> State {
-    State::yes(reasons::TARGET_READY, "the target can be measured")
+fn target_is_ready() -> ConditionState {
+    ConditionState::yes(reasons::TARGET_READY, "the target can be measured")
 }
 
 /// Once: a crash may repeat the step, but the load starts only once.
@@ -217,9 +220,9 @@ fn show_trouble(status: &DEngineBenchmarkStatus, conditions: &mut Conditions, ob
     let state = match &observed.trouble {
         Some(trouble) => {
             let message = format!("{} cannot run: {trouble}", the_job(status));
-            State::no(reasons::JOB_STUCK, &message)
+            ConditionState::no(reasons::JOB_STUCK, &message)
         }
-        None => State::no(reasons::RUNNING, &runs(status)),
+        None => ConditionState::no(reasons::RUNNING, &runs(status)),
     };
     conditions.set(types::COMPLETE, state);
 }
@@ -262,8 +265,8 @@ fn finish(
     }
     status.placement.clone_from(&observed.placement);
     let (yes, no) = (
-        State::yes(ending.reason, &ending.message),
-        State::no(ending.reason, &ending.message),
+        ConditionState::yes(ending.reason, &ending.message),
+        ConditionState::no(ending.reason, &ending.message),
     );
     let (complete, failed) = match ending.phase {
         BenchmarkPhase::Succeeded => (yes, no),

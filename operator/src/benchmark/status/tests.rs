@@ -24,7 +24,7 @@ fn wanted(run_id: &str) -> Observed {
 }
 
 /// One reconciliation of what was observed, with the recorded run taken from the status.
-fn reconcile(resource: &mut DEngineBenchmark, observed: &Observed, second: i64) -> Step {
+fn reconcile(resource: &mut DEngineBenchmark, observed: &Observed, second: i64) -> BenchmarkStep {
     let observed = Observed {
         recorded: resource.status.as_ref().and_then(recorded),
         ..observed.clone()
@@ -53,12 +53,12 @@ fn a_run_that_can_not_start_leaves_the_last_result() {
             ..wanted("2")
         };
         let step = reconcile(&mut resource, &observed, 1);
-        assert!(matches!(step, Step::Refuse { .. }), "{step:?}");
+        assert!(matches!(step, BenchmarkStep::Refuse { .. }), "{step:?}");
         let first = resource.status.clone().unwrap();
         assert_eq!(first.phase, Some(BenchmarkPhase::Succeeded));
         assert_eq!(first.conditions.len(), 1, "only why it cannot begin");
         let step = reconcile(&mut resource, &observed, 2);
-        assert!(matches!(step, Step::Refuse { .. }), "{step:?}");
+        assert!(matches!(step, BenchmarkStep::Refuse { .. }), "{step:?}");
         assert_eq!(resource.status, Some(first));
     }
 }
@@ -115,7 +115,7 @@ fn a_status_is_cut_to_the_limits_of_its_schema() {
         reason: reasons::JOB_FAILED,
         message: String::new(),
     };
-    let outcome = Outcome::Taken(Step::Finish(ending));
+    let outcome = Outcome::Taken(BenchmarkStep::Finish(ending));
     let status = derive(&resource(), &outcome, &observed, &at(1));
     let chars = |text: Option<String>| text.unwrap().chars().count();
     assert_eq!(status.comparison.len(), 32);
@@ -144,7 +144,7 @@ fn a_new_run_clears_the_last_numbers() {
     });
     let status = derive(
         &resource,
-        &Outcome::Taken(Step::Record),
+        &Outcome::Taken(BenchmarkStep::Record),
         &wanted("1"),
         &at(1),
     );
@@ -189,7 +189,10 @@ fn a_job_that_is_refused_every_time_ends_the_run() {
         (Some(BenchmarkPhase::Failed), Some(2))
     );
     assert_eq!(ended.retry_at, None);
-    assert_eq!(reconcile(&mut resource, &wanted("1"), 7), Step::Done);
+    assert_eq!(
+        reconcile(&mut resource, &wanted("1"), 7),
+        BenchmarkStep::Done
+    );
     reconcile(&mut resource, &wanted("2"), 8);
     assert_eq!(resource.status.unwrap().tries, None, "another run");
 }
@@ -204,7 +207,10 @@ fn an_unknown_phase_does_not_end_a_run_again() {
         finished_at: Some("then".to_owned()),
         ..DEngineBenchmarkStatus::default()
     });
-    assert_eq!(reconcile(&mut resource, &wanted("1"), 1), Step::Done);
+    assert_eq!(
+        reconcile(&mut resource, &wanted("1"), 1),
+        BenchmarkStep::Done
+    );
 }
 
 #[test]
@@ -213,7 +219,10 @@ fn the_members_at_the_start_of_the_load_are_recorded() {
     reconcile(&mut resource, &wanted("1"), 1);
     let mut observed = wanted("1");
     observed.members = Some(vec!["d-0 a/0".to_owned()]);
-    assert_eq!(reconcile(&mut resource, &observed, 2), Step::MakeJob);
+    assert_eq!(
+        reconcile(&mut resource, &observed, 2),
+        BenchmarkStep::MakeJob
+    );
     observed.members = Some(vec!["d-0 b/0".to_owned()]);
     reconcile(&mut resource, &observed, 3);
     assert_eq!(resource.status.unwrap().members, ["d-0 a/0"]);
@@ -236,7 +245,7 @@ fn the_status_shows_why_a_jobs_pod_does_not_run() {
         trouble: Some("Kubernetes refuses its pod: exceeded quota: small".to_owned()),
         ..wanted("1")
     };
-    assert_eq!(reconcile(&mut resource, &observed, 1), Step::Wait);
+    assert_eq!(reconcile(&mut resource, &observed, 1), BenchmarkStep::Wait);
     let (_, reason, message) = condition(&resource, types::COMPLETE);
     let stuck = "the Job cannot run: Kubernetes refuses its pod: exceeded quota: small";
     assert_eq!((&*reason, &*message), (reasons::JOB_STUCK, stuck));
@@ -277,8 +286,8 @@ fn skipped_runs_are_counted_with_every_step() {
         ..wanted("1")
     };
     for (phase, expected) in [
-        (BenchmarkPhase::Running, Step::Wait),
-        (BenchmarkPhase::Succeeded, Step::Done),
+        (BenchmarkPhase::Running, BenchmarkStep::Wait),
+        (BenchmarkPhase::Succeeded, BenchmarkStep::Done),
     ] {
         resource.status = Some(DEngineBenchmarkStatus {
             phase: Some(phase),
@@ -294,7 +303,7 @@ fn skipped_runs_are_counted_with_every_step() {
     assert_eq!(resource.status, after, "it stays true");
     assert_eq!(
         reconcile(&mut resource, &observed_run("2"), 3),
-        Step::Record
+        BenchmarkStep::Record
     );
     let status = resource.status.unwrap();
     assert_eq!(
@@ -329,14 +338,17 @@ fn the_next_time_stays_until_its_run_is_recorded() {
     reconcile(&mut resource, &observed, 1);
     assert_eq!(next(&resource).as_deref(), Some("2026-05-02T03:00:00Z"));
     observed.target = Target::Ready;
-    assert_eq!(reconcile(&mut resource, &observed, 2), Step::Record);
+    assert_eq!(
+        reconcile(&mut resource, &observed, 2),
+        BenchmarkStep::Record
+    );
     assert_eq!(next(&resource).as_deref(), Some("2026-05-03T03:00:00Z"));
 }
 
 #[test]
 fn an_unchanged_status_is_not_written() {
     let mut resource = resource();
-    let refuse = Step::Refuse {
+    let refuse = BenchmarkStep::Refuse {
         reason: "TargetNotReady",
         message: "1 of 3".to_owned(),
     };
@@ -365,7 +377,10 @@ fn a_reverted_edit_leaves_no_condition() {
         refuses(&mut edited);
         reconcile(&mut resource, &edited, 1);
         assert_eq!(condition(&resource, types::TARGET_READY).0, "False");
-        assert_eq!(reconcile(&mut resource, &wanted("1"), 2), Step::Done);
+        assert_eq!(
+            reconcile(&mut resource, &wanted("1"), 2),
+            BenchmarkStep::Done
+        );
         let (status, reason, _) = condition(&resource, types::TARGET_READY);
         assert_eq!((&*status, &*reason), ("True", reasons::TARGET_READY));
         reconcile(&mut resource, &edited, 3);
@@ -433,10 +448,16 @@ fn keys_left_by_a_run_are_reported_after_its_end() {
     let (status, _, message) = condition(&resource, types::COMPLETE);
     assert_eq!(status, "True");
     assert!(!message.contains(left_over), "it would stay: {message}");
-    assert_eq!(reconcile(&mut resource, &left(None), 2), Step::Done);
+    assert_eq!(
+        reconcile(&mut resource, &left(None), 2),
+        BenchmarkStep::Done
+    );
     assert_eq!(told(&resource), None, "deleted after all");
     reconcile(&mut resource, &left(Some(left_over)), 3);
     assert_eq!(told(&resource).as_deref(), Some(left_over));
-    assert_eq!(reconcile(&mut resource, &wanted("2"), 4), Step::Record);
+    assert_eq!(
+        reconcile(&mut resource, &wanted("2"), 4),
+        BenchmarkStep::Record
+    );
     assert_eq!(told(&resource), None, "another run");
 }

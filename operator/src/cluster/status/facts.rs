@@ -7,7 +7,7 @@ use dengine_crds::reasons::cluster as reasons;
 use crate::cluster::messages;
 use crate::cluster::model::{Member, Membership, Observed, Report, Wanted, quorum};
 use crate::cluster::plan::{Step, is_outdated};
-use crate::conditions::{Conditions, State};
+use crate::conditions::{ConditionState, Conditions};
 
 use super::{Notice, ready_members};
 
@@ -33,7 +33,7 @@ impl Facts<'_> {
         conditions.set(types::RECONCILIATION_PAUSED, self.reconciliation_paused());
     }
 
-    fn quorum_available(&self) -> State {
+    fn quorum_available(&self) -> ConditionState {
         match &self.observed.membership {
             Some(membership) => {
                 let voters = membership.voters().count();
@@ -46,16 +46,16 @@ impl Facts<'_> {
                          {needed} of {voters} voters are needed",
                         stalled.join(", ")
                     );
-                    return State::no(reasons::DISKS_HANG, &message);
+                    return ConditionState::no(reasons::DISKS_HANG, &message);
                 }
                 let message = format!("{healthy} of {voters} voters answer; {needed} are needed");
-                State::yes(reasons::MAJORITY_ANSWERS, &message)
+                ConditionState::yes(reasons::MAJORITY_ANSWERS, &message)
             }
-            None if self.is_new() => State::unknown(
+            None if self.is_new() => ConditionState::unknown(
                 reasons::NOT_BOOTSTRAPPED,
                 "the cluster is not bootstrapped yet",
             ),
-            None => State::no(reasons::QUORUM_LOST, &self.no_quorum()),
+            None => ConditionState::no(reasons::QUORUM_LOST, &self.no_quorum()),
         }
     }
 
@@ -74,9 +74,9 @@ impl Facts<'_> {
         stalled.map(|member| member.name.as_str()).collect()
     }
 
-    fn members_updated(&self) -> State {
+    fn members_updated(&self) -> ConditionState {
         if let Some(refused) = self.refused() {
-            return State::no(refused.reason, &refused.message);
+            return ConditionState::no(refused.reason, &refused.message);
         }
         let outdated: Vec<u32> = self
             .observed
@@ -86,35 +86,35 @@ impl Facts<'_> {
             .map(|(ordinal, _)| *ordinal)
             .collect();
         if outdated.is_empty() {
-            State::yes(
+            ConditionState::yes(
                 reasons::AS_SPECIFIED,
                 "every member runs the current template",
             )
         } else {
             let message = format!("not updated yet: {}", messages::members(&outdated));
-            State::no(reasons::OUTDATED, &message)
+            ConditionState::no(reasons::OUTDATED, &message)
         }
     }
 
-    fn progressing(&self) -> State {
+    fn progressing(&self) -> ConditionState {
         if self.paused {
-            return State::no(reasons::PAUSED, "spec.paused is set");
+            return ConditionState::no(reasons::PAUSED, "spec.paused is set");
         }
         if let Some((reason, message)) = self.error {
-            return State::yes(reason, message);
+            return ConditionState::yes(reason, message);
         }
         let (working, reason, message) = messages::progress(self.step, self.observed);
         match self.notice {
-            _ if working => State::yes(reason, &message),
-            Some(notice) if notice.works => State::yes(notice.reason, &notice.message),
+            _ if working => ConditionState::yes(reason, &message),
+            Some(notice) if notice.works => ConditionState::yes(notice.reason, &notice.message),
             Some(notice) if matches!(self.step, Step::Done) => {
-                State::no(notice.reason, &notice.message)
+                ConditionState::no(notice.reason, &notice.message)
             }
-            _ => State::no(reason, &message),
+            _ => ConditionState::no(reason, &message),
         }
     }
 
-    fn ready(&self) -> State {
+    fn ready(&self) -> ConditionState {
         let ready = ready_members(self.observed, self.wanted);
         let voters = self
             .observed
@@ -124,7 +124,7 @@ impl Facts<'_> {
             .count();
         let wanted = self.wanted.replicas;
         if ready == wanted && voters == wanted as usize {
-            return State::yes(
+            return ConditionState::yes(
                 reasons::AS_SPECIFIED,
                 &format!("{ready} of {wanted} members serve"),
             );
@@ -135,16 +135,16 @@ impl Facts<'_> {
             None => reasons::QUORUM_LOST,
         };
         let message = format!("{ready} of {wanted} members serve");
-        State::no(reason, &messages::with_troubles(message, self.observed))
+        ConditionState::no(reason, &messages::with_troubles(message, self.observed))
     }
 
-    fn degraded(&self) -> State {
+    fn degraded(&self) -> ConditionState {
         if let Step::Blocked(blocked) = self.step {
             let (reason, message) = messages::blocked(blocked);
-            return State::yes(reason, &messages::with_troubles(message, self.observed));
+            return ConditionState::yes(reason, &messages::with_troubles(message, self.observed));
         }
         if self.observed.membership.is_none() && !self.is_new() {
-            return State::yes(reasons::QUORUM_LOST, &self.no_quorum());
+            return ConditionState::yes(reasons::QUORUM_LOST, &self.no_quorum());
         }
         let unhealthy: Vec<&str> = self
             .observed
@@ -159,10 +159,10 @@ impl Facts<'_> {
         } else if let Some(kept_out) = self.kept_out() {
             format!("{} cannot join yet", messages::members(&kept_out))
         } else {
-            return State::no(reasons::AS_SPECIFIED, "every voter is available");
+            return ConditionState::no(reasons::AS_SPECIFIED, "every voter is available");
         };
         let message = messages::with_troubles(message, self.observed);
-        State::yes(reasons::MEMBER_UNAVAILABLE, &message)
+        ConditionState::yes(reasons::MEMBER_UNAVAILABLE, &message)
     }
 
     /// Members that do not vote because something keeps their pods from running, as after the loss
@@ -182,13 +182,13 @@ impl Facts<'_> {
         (!kept_out.is_empty()).then_some(kept_out)
     }
 
-    fn low_on_space(&self) -> State {
+    fn low_on_space(&self) -> ConditionState {
         let pods = self.observed.pods.iter();
         let reports: Vec<_> = pods
             .filter_map(|(ordinal, pod)| Some((*ordinal, pod.report.as_ref()?)))
             .collect();
         if reports.is_empty() {
-            return State::unknown(reasons::NOT_KNOWN, "no member answers");
+            return ConditionState::unknown(reasons::NOT_KNOWN, "no member answers");
         }
         let those = |are: fn(&Report) -> bool| -> Vec<u32> {
             let those = reports.iter().filter(|(_, report)| are(report));
@@ -210,21 +210,24 @@ impl Facts<'_> {
             ));
         }
         if what.is_empty() {
-            return State::no(reasons::ENOUGH_SPACE, "every member that answers has space");
+            return ConditionState::no(
+                reasons::ENOUGH_SPACE,
+                "every member that answers has space",
+            );
         }
         let message = format!(
             "{}; raise spec.storage.size, if its storage class allows expansion, or delete keys \
              and lower spec.engine.retention",
             what.join("; ")
         );
-        State::yes(reasons::DISK_NEARLY_FULL, &message)
+        ConditionState::yes(reasons::DISK_NEARLY_FULL, &message)
     }
 
-    fn reconciliation_paused(&self) -> State {
+    fn reconciliation_paused(&self) -> ConditionState {
         if self.paused {
-            State::yes(reasons::PAUSED, "spec.paused is set; nothing is changed")
+            ConditionState::yes(reasons::PAUSED, "spec.paused is set; nothing is changed")
         } else {
-            State::no(reasons::NOT_PAUSED, "spec.paused is not set")
+            ConditionState::no(reasons::NOT_PAUSED, "spec.paused is not set")
         }
     }
 

@@ -12,7 +12,7 @@ use super::model::{LAG_CAUGHT_UP_ENTRIES_MAX, Member, Observed, Wanted};
 use super::plan::Step;
 use super::resources::selector_text;
 use super::versions::{self, Version};
-use crate::conditions::{Conditions, State};
+use crate::conditions::{ConditionState, Conditions};
 use crate::limits::within_limits;
 use facts::Facts;
 
@@ -91,7 +91,7 @@ pub(super) fn derive(
     };
     match outcome {
         Outcome::Invalid(message) => {
-            let invalid = State::no(reasons::INVALID_SPEC, message);
+            let invalid = ConditionState::no(reasons::INVALID_SPEC, message);
             for type_ in types::OF_CLUSTER {
                 conditions.set(type_, not_looked_at());
             }
@@ -129,9 +129,9 @@ pub(super) fn derive(
 }
 
 /// Rather than what was true at the last observation.
-fn not_looked_at() -> State {
+fn not_looked_at() -> ConditionState {
     let message = "the spec is invalid, so the cluster is not observed";
-    State::unknown(reasons::NOT_KNOWN, message)
+    ConditionState::unknown(reasons::NOT_KNOWN, message)
 }
 
 /// The version that every member has run, once all of them report theirs.

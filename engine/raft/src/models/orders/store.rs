@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// unless something else has ordered it behind the write. [`MemoryStore`]'s lock would order
 /// everything.
 #[derive(Clone, Default)]
-pub(super) struct OrderedStore(Arc<Shared>);
+pub(super) struct OrderedStore(Arc<OrderedShared>);
 
-struct Shared {
+struct OrderedShared {
     /// One for each batch, and the empty one. What loom does not see: only the numbers below decide
     /// what is read.
     states: Mutex<Vec<MemoryStore>>,
@@ -22,7 +22,7 @@ struct Shared {
     writer: loom::sync::Mutex<()>,
 }
 
-impl Default for Shared {
+impl Default for OrderedShared {
     fn default() -> Self {
         Self {
             states: Mutex::new(vec![MemoryStore::default()]),

@@ -35,11 +35,11 @@ pub(super) struct Backlogs(Arc<All>);
 
 struct All {
     bytes_max: usize,
-    state: Mutex<State>,
+    state: Mutex<BacklogState>,
 }
 
 #[derive(Default)]
-struct State {
+struct BacklogState {
     last: u64,
     bytes: usize,
     streams: BTreeMap<u64, Of>,
@@ -147,12 +147,12 @@ impl Backlogs {
 }
 
 impl All {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BacklogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl BacklogState {
     /// Gives up who holds most of what that address, or anybody, has, and does not read it.
     fn shed(&mut self, address: Option<IpAddr>, patience: Duration) {
         let of =

@@ -46,10 +46,10 @@ pub(super) struct Hub {
     node: Node,
     /// Where history is read: not on a client's own threads, which may be of lower priority.
     threads: Handle,
-    shared: Arc<Shared>,
+    shared: Arc<HubShared>,
 }
 
-struct Shared {
+struct HubShared {
     feed: Feed,
     /// Says that the ring has something new. Who listens to it has watches, or will have.
     changed: watch::Sender<()>,
@@ -77,7 +77,7 @@ impl Hub {
     /// is to read.
     pub(super) fn start(node: Node, stop: CancellationToken) -> Self {
         let now = *node.revision_changes().borrow();
-        let shared = Shared {
+        let shared = HubShared {
             feed: Feed::new(now, RING_LIMITS),
             changed: watch::Sender::new(()),
             listened: Notify::new(),
@@ -235,7 +235,7 @@ impl Hub {
     }
 }
 
-impl Shared {
+impl HubShared {
     fn is_listened_to(&self) -> bool {
         self.changed.receiver_count() > 0
     }

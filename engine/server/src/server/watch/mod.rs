@@ -46,11 +46,11 @@ const OPEN_BYTES: usize = 1024 * 1024;
 
 /// Serves `Watch` from a node.
 pub(super) struct WatchService {
-    shared: Arc<Shared>,
+    shared: Arc<WatchShared>,
 }
 
 /// What all streams of a member share.
-pub(super) struct Shared {
+pub(super) struct WatchShared {
     node: Node,
     hub: Hub,
     headers: Headers,
@@ -79,7 +79,7 @@ impl WatchService {
         let most = memory::most(Use::Watches, wanted, limits.largest_answer_bytes());
         let backlogs = Backlogs::new(most);
         tokio::spawn(backlogs.clone().watch_over(stop.clone()));
-        let shared = Shared {
+        let shared = WatchShared {
             backlogs,
             hub: Hub::start(node.clone(), stop.clone()),
             headers: Headers::new(&node),

@@ -16,10 +16,10 @@ pub(super) type Connection = Option<SocketAddr>;
 
 /// A bound on the places of all, and one on those of each connection.
 #[derive(Clone, Debug)]
-pub(super) struct Places(Arc<Shared>);
+pub(super) struct Places(Arc<PlacesShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct PlacesShared {
     limit: usize,
     limit_each: usize,
     taken: Mutex<Taken>,
@@ -35,7 +35,7 @@ struct Taken {
 /// A place that is taken, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
-    shared: Arc<Shared>,
+    shared: Arc<PlacesShared>,
     connection: Connection,
 }
 
@@ -57,7 +57,7 @@ fn address(connection: Connection) -> Option<IpAddr> {
 impl Places {
     /// So many in all, and so many for each connection.
     pub(super) fn new(limit: usize, limit_each: usize) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(PlacesShared {
             limit,
             limit_each,
             taken: Mutex::default(),
@@ -95,7 +95,7 @@ impl Places {
     }
 }
 
-impl Shared {
+impl PlacesShared {
     fn taken(&self) -> MutexGuard<'_, Taken> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }

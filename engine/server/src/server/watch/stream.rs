@@ -24,7 +24,7 @@ use tonic::{Status, Streaming};
 use super::backlog::{Backlog, Held};
 use super::hub::PageError;
 use super::places::{Connection, Place};
-use super::{LOOK_EVERY, OPEN_BYTES, Shared, no_watch};
+use super::{LOOK_EVERY, OPEN_BYTES, WatchShared, no_watch};
 use crate::connections::{self, give_way};
 use crate::node::Lifecycle;
 use crate::server::turns::Whose;
@@ -38,7 +38,7 @@ type LastWords = Vec<Result<WatchResponse, Status>>;
 
 /// Tells the watches of one stream.
 pub(super) struct StreamTask {
-    shared: Arc<Shared>,
+    shared: Arc<WatchShared>,
     /// Whose turns it reads history in.
     whose: Whose,
     connection: Connection,
@@ -106,7 +106,7 @@ enum Turn {
 impl StreamTask {
     /// Serves `requests` until either side ends it.
     pub(super) fn start(
-        shared: Arc<Shared>,
+        shared: Arc<WatchShared>,
         on: &connections::Connection,
         connection: Connection,
         place: Place,

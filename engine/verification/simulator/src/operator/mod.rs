@@ -56,7 +56,7 @@ pub(super) struct Operator {
 }
 
 /// What it does next.
-enum Step {
+enum OperatorStep {
     Change(MembershipRequest),
     /// The leader is to go, so another has to lead.
     Transfer,
@@ -177,7 +177,7 @@ impl Operator {
             self.unanswered = Some(call.request);
         }
         let step = match self.unanswered.clone() {
-            Some(request) => Some(Step::Change(request)),
+            Some(request) => Some(OperatorStep::Change(request)),
             None => self.next_step(&membership, members, leader),
         };
         if let Some(step) = step {
@@ -237,7 +237,12 @@ impl Operator {
         self.condemned.remove(&id);
     }
 
-    fn next_step(&mut self, now: &Membership, members: &Members, leader: MemberId) -> Option<Step> {
+    fn next_step(
+        &mut self,
+        now: &Membership,
+        members: &Members,
+        leader: MemberId,
+    ) -> Option<OperatorStep> {
         let alone = now.voters().count() == 1;
         // Who is lost first, then who works and is to go all the same.
         let lost = now.members.keys().find(|id| is_lost(**id, members));
@@ -280,16 +285,16 @@ impl Operator {
     }
 
     /// Mostly of one that is up; that others are refused is the leader's affair.
-    fn promotion(&mut self, now: &Membership, members: &Members) -> Option<Step> {
+    fn promotion(&mut self, now: &Membership, members: &Members) -> Option<OperatorStep> {
         let any = self.random.chance(500_000);
         let learner = now
             .learners()
             .find(|m| any || members.get(&m.id).is_some_and(Member::is_up))?;
-        Some(Step::Change(MembershipRequest::Promote(learner.id)))
+        Some(OperatorStep::Change(MembershipRequest::Promote(learner.id)))
     }
 
     /// Something that is so already, if it is not known to stay so.
-    fn repetition(&self, now: &Membership) -> Option<Step> {
+    fn repetition(&self, now: &Membership) -> Option<OperatorStep> {
         let left = |id: &&MemberId| !self.gone.contains(id) && !now.members.contains_key(id);
         let unheard = self.leaving.iter().find(left).copied();
         let left = unheard.filter(|id| now.last_member_id >= *id);
@@ -297,26 +302,26 @@ impl Operator {
         let again = left.map(MembershipRequest::Remove);
         again
             .or(voter.map(|it| MembershipRequest::Promote(it.id)))
-            .map(Step::Change)
+            .map(OperatorStep::Change)
     }
 
-    fn remove(&mut self, id: MemberId, leader: MemberId) -> Step {
+    fn remove(&mut self, id: MemberId, leader: MemberId) -> OperatorStep {
         if id == leader {
-            return Step::Transfer;
+            return OperatorStep::Transfer;
         }
         self.leaving.insert(id);
         // An accepted loss may have brought it back.
         self.gone.remove(&id);
-        Step::Change(MembershipRequest::Remove(id))
+        OperatorStep::Change(MembershipRequest::Remove(id))
     }
 
-    fn addition(&mut self) -> Step {
+    fn addition(&mut self) -> OperatorStep {
         let new = match self.candidate.take() {
             Some(new) => new,
             None => self.new_member(),
         };
         self.candidate = Some(new.clone());
-        Step::Change(MembershipRequest::AddLearner(new))
+        OperatorStep::Change(MembershipRequest::AddLearner(new))
     }
 
     fn ask(
@@ -324,11 +329,11 @@ impl Operator {
         sim: &mut Surroundings,
         members: &mut Members,
         (leader, membership): (MemberId, &Membership),
-        step: Step,
+        step: OperatorStep,
     ) {
         let request = match step {
-            Step::Change(request) => request,
-            Step::Transfer => return self.ask_for_transfer(sim, members, leader),
+            OperatorStep::Change(request) => request,
+            OperatorStep::Transfer => return self.ask_for_transfer(sim, members, leader),
         };
         if let Some(delay) =
             targeted_fault::over_change(sim, members, (leader, membership), &request)

@@ -12,10 +12,10 @@ use crate::server::bodies::CountsParts;
 
 /// What one stream has on its way.
 #[derive(Default)]
-pub(in crate::server) struct Flight(Mutex<State>);
+pub(in crate::server) struct Flight(Mutex<FlightState>);
 
 #[derive(Default)]
-struct State {
+struct FlightState {
     /// What counts the memory of frames that were made and are in no part yet.
     waiting: Vec<Held>,
     bytes: usize,
@@ -33,7 +33,7 @@ struct Flying {
 }
 
 impl Flight {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FlightState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -21,12 +21,12 @@ pub(in crate::server) struct Supervised(Arc<Slot>);
 
 /// Where the stream lies between two polls, so that it can be taken away.
 struct Slot {
-    state: Mutex<State>,
+    state: Mutex<StallState>,
     flight: Arc<Flight>,
     place: PipelinePlace,
 }
 
-enum State {
+enum StallState {
     // Moved when it is taken away, and large.
     Open(Box<Pipeline>),
     /// How its client is told.
@@ -42,7 +42,7 @@ impl Supervised {
         patience: Duration,
     ) -> Self {
         let flight = Arc::clone(pipeline.flight());
-        let state = Mutex::new(State::Open(Box::new(pipeline)));
+        let state = Mutex::new(StallState::Open(Box::new(pipeline)));
         let slot = Arc::new(Slot {
             state,
             flight,
@@ -61,11 +61,11 @@ impl Supervised {
 }
 
 impl Slot {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StallState> {
         self.state.lock().expect("no holder panics")
     }
 
-    fn state_if_free(&self) -> Option<MutexGuard<'_, State>> {
+    fn state_if_free(&self) -> Option<MutexGuard<'_, StallState>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
             Err(TryLockError::WouldBlock) => None,
@@ -80,7 +80,7 @@ impl Slot {
         let Some(mut state) = self.state_if_free() else {
             return false;
         };
-        if matches!(*state, State::Ended(_)) {
+        if matches!(*state, StallState::Ended(_)) {
             return true;
         }
         let connection = self.place.connection();
@@ -94,7 +94,7 @@ impl Slot {
             format!("this client has read no answer for {patience:?}: its calls were given up");
         let ended = std::mem::replace(
             &mut *state,
-            State::Ended(Some(Status::resource_exhausted(told))),
+            StallState::Ended(Some(Status::resource_exhausted(told))),
         );
         // What it holds may take a while to go.
         drop(state);
@@ -119,8 +119,8 @@ impl Stream for Supervised {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match &mut *self.0.state() {
-            State::Open(pipeline) => pipeline.poll_next_unpin(context),
-            State::Ended(told) => Poll::Ready(told.take().map(Err)),
+            StallState::Open(pipeline) => pipeline.poll_next_unpin(context),
+            StallState::Ended(told) => Poll::Ready(told.take().map(Err)),
         }
     }
 }
