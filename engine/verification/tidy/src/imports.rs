@@ -8,8 +8,8 @@
 //!
 //! The groups show at a glance what a module depends on; within one rustfmt sorts. They are its
 //! `group_imports = "StdExternalCrate"`, except that a module declared beside the `use` counts as
-//! the crate's own. A paragraph of nothing but `pub use` may stand anywhere: it says what the module
-//! offers, not what it needs.
+//! the crate's own. A paragraph of nothing but `pub use` may stand anywhere: it says what the
+//! module offers, not what it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
