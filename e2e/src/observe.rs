@@ -19,7 +19,6 @@ const LOG_LINES: &str = "--tail=25";
 
 /// Something with conditions in its status.
 pub trait HasConditions {
-    /// They.
     fn conditions(&self) -> &[Condition];
 }
 

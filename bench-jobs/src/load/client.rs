@@ -155,7 +155,7 @@ impl<W: Way> Client<W> {
             Ok(revision)
         };
         // A write is bounded by the target; what a watch tells of it is not.
-        let unseen = |_| Err(format!("the watch told of no write within {limit:?}"));
-        timeout(limit, seen).await.unwrap_or_else(unseen)
+        let unseen = |_| format!("the watch did not deliver the write within {limit:?}");
+        timeout(limit, seen).await.map_err(unseen).flatten()
     }
 }

@@ -95,7 +95,7 @@ impl Team {
         self.pods
     }
 
-    /// Where they are.
+    /// The nodes that the pods run on, the first one's included.
     #[must_use]
     pub fn nodes(&self) -> &[String] {
         &self.nodes

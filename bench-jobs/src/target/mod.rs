@@ -176,7 +176,6 @@ impl Lane {
 /// Why keys were not deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotDeleted {
-    /// In words.
     pub words: String,
     /// This deletion is refused and always will be: its range may be too large.
     pub is_refused: bool,

@@ -237,7 +237,7 @@ async fn a_watch_that_tells_nothing_fails_its_requests() {
     let ended = timeout(PATIENCE, result(&peer.address, arguments)).await;
     let (status, result, summary) = ended.expect("each request ends with its time");
     assert_eq!((status, result.errors), (1, 2), "{summary}");
-    let first = "the watch told of no write within 500ms";
+    let first = "the watch did not deliver the write within 500ms";
     assert!(summary.contains(first), "{summary}");
 }
 

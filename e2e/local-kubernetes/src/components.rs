@@ -19,7 +19,6 @@ pub(crate) struct Component {
     pub(crate) name: &'static str,
     /// What to run.
     pub(crate) program: PathBuf,
-    /// With which arguments.
     pub(crate) arguments: Vec<String>,
     /// What has to be there first.
     pub(crate) needs: Needs,

@@ -25,7 +25,7 @@ const KEPT_ITEMS_MAX: usize = 4096;
 /// one time by a clock is so at slightly different ones each time that it is asked for by another.
 const LATE_MAX: Duration = Duration::from_micros(50);
 
-/// A channel.
+/// The two ends of a new, empty channel.
 #[must_use]
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(ChannelShared {

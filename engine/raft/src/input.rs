@@ -60,11 +60,9 @@ pub enum Input {
     Unreachable(MemberId),
     /// A peer announced the newest command version that it reads.
     Announced {
-        /// Who.
         member: MemberId,
         /// Where it said so.
         by: Announcement,
-        /// Which version.
         reads_max: CommandVersion,
     },
     /// A peer said that this member was removed.

@@ -1,9 +1,9 @@
 //! The part of DEngine that has to be right: consensus, and one member's ordering.
 //!
-//! What may live here: code whose outcome depends on its arguments alone. What may not: clocks,
-//! threads, sockets, async and RocksDB. I/O happens only through the traits of [`dengine_log`],
-//! [`dengine_kv`] and [`dengine_snapshot`], so that a simulator can run exactly the code that
-//! ships.
+//! What may live here: code whose outcome depends on its arguments alone. What may not, except in
+//! [`channel`], which shells use: clocks, threads, sockets, async and RocksDB. I/O happens only
+//! through the traits of [`dengine_log`], [`dengine_kv`] and [`dengine_snapshot`], so that a
+//! simulator can run exactly the code that ships.
 //!
 //! # One vocabulary
 //! A member takes what happened as an [`Input`], and returns what has to be done as an [`Output`]:
@@ -11,7 +11,7 @@
 //! ```text
 //!  the shell                     │ this crate
 //!  callers, as channels;         │ what happens in which order;
-//!  threads and queues            │ no thread, no queue, no clock
+//!  threads and queues            │ no thread; no clock but `channel`'s
 //!                                │
 //!                   Input ───────┼─▶ Replica ──▶ Consensus ──▶ the `raft` crate
 //!        ┌───────── Output ◀─────┼── Replica ◀── Output ◀────┘

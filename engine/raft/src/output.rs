@@ -22,16 +22,13 @@ pub enum Output {
     Send(Vec<Outbound>),
     /// These reads are linearizable now that everything up to `index` is applied here.
     MayRead {
-        /// Which ones.
         tokens: Vec<Token>,
         /// What they are sure to see.
         index: Index,
     },
     /// These requests were not taken. Nothing was changed.
     Refused {
-        /// Which ones.
         tokens: Vec<Token>,
-        /// Why.
         error: RequestError,
     },
     /// Another entry is committed at the index of this write, so the write is not committed and
@@ -141,6 +138,5 @@ pub struct Divergence {
     pub index: Index,
     /// Who leads.
     pub leader: MemberId,
-    /// In which term.
     pub term: Term,
 }

@@ -188,7 +188,8 @@ impl Caller<'_> {
         self.answered = true;
         match outcome {
             Ok(outcome) => outcome,
-            // Nobody drops a caller unanswered; were it so, nothing milder could be said.
+            // Every caller is answered before it is dropped. If one were not, the outcome would be
+            // unknown, so nothing weaker may be reported.
             Err(_) => Err(PipeError::Lost("the stream was given up".into())),
         }
     }

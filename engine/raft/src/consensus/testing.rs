@@ -177,7 +177,7 @@ pub struct Prompt<D: Disk> {
     pub syncs: bool,
     /// Everything up to here is applied.
     pub applied: Index,
-    /// What was sent.
+    /// Messages that wait to be fetched.
     pub sent: Vec<Outbound>,
     written: VecDeque<AppendId>,
     told: Index,

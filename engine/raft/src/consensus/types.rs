@@ -73,7 +73,6 @@ pub struct ReplicaState {
     pub role: Role,
     /// Whom it follows.
     pub leader: Option<MemberId>,
-    /// In which term.
     pub term: Term,
 }
 

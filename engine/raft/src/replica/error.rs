@@ -50,10 +50,7 @@ pub enum RequestError {
     },
     /// Not served this time. Nothing was changed; a retry may succeed.
     #[error("not served: {reason}; nothing was changed, try again")]
-    NotServed {
-        /// Why.
-        reason: String,
-    },
+    NotServed { reason: String },
     /// It is unknown whether the write took or will take effect.
     #[error("no answer within {waited:?}: the write may or may not take effect")]
     UnknownOutcome {

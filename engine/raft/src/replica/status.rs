@@ -52,7 +52,6 @@ pub struct ReplicaStatus {
 /// The leader's view of one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberProgress {
-    /// Who.
     pub member: Member,
     /// Whether it is the leader itself.
     pub leader: bool,

@@ -10,7 +10,7 @@
 //! A member lives through two states, which are types here: *waiting* (an empty data directory, no
 //! threads) and [`running::Running`] (an identity, and everything that takes part). It passes from
 //! the first to the second once, when it is bootstrapped or joined, and never back. A snapshot that
-//! it receives ends the second and begins it anew ([`install`]).
+//! it receives ends the second and starts it again ([`install`]).
 //!
 //! What may not live here: the rules of Raft (`dengine_raft::consensus`), of keys and values
 //! (`dengine_kv`), or of gRPC ([`crate::server`]).

@@ -146,7 +146,7 @@ mod tests {
         assert!(matches!(told.try_recv(), Ok(ToReplica::SnapshotMade(None))));
     }
 
-    /// It was tried again, for ever.
+    /// It was tried again, forever.
     #[tokio::test]
     async fn damage_that_is_found_while_a_snapshot_is_made_ends_the_member() {
         let (inbox, told) = dengine_raft::channel::channel();

@@ -313,7 +313,7 @@ impl<'a> Parts<'a> {
 }
 
 /// A reader tells its own caller what is wrong. Damage ends the member besides, as it does where
-/// entries are applied: what it can not read any more others have, and its operator replaces it.
+/// entries are applied: what it cannot read any more others have, and its operator replaces it.
 fn end_when_damaged(machine: &StateMachine<RocksStore>, replica: Sender<ToReplica>) {
     machine.on_damage(move |error| {
         // If the replica is gone, somebody reported before, or a snapshot replaces this state.

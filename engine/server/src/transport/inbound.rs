@@ -33,7 +33,7 @@ use tower::ServiceBuilder;
 /// A peer that opened a stream must say Hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections of all peers. Each of at most 31 has one, one for snapshots, and for a moment those
-/// that it begins anew.
+/// that it begins again.
 const CONNECTIONS_MAX: usize = 256;
 /// A peer has one stream; an old and a new one for a moment. What lies in these windows is not
 /// counted; they carry 200 MB/s over a round trip of ten milliseconds.

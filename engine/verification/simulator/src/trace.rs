@@ -13,7 +13,6 @@ pub enum Keep {
     Hash,
     /// The last so many lines.
     Last(usize),
-    /// All of it.
     Everything,
 }
 

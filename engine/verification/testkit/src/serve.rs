@@ -9,7 +9,6 @@ use crate::free_port;
 /// Where a member listens.
 #[derive(Clone, Copy, Debug)]
 pub struct Listen {
-    /// For clients.
     pub client: SocketAddr,
     /// For other members.
     pub peer: SocketAddr,

@@ -12,9 +12,10 @@ const WORDS_MAX: usize = 3;
 /// What shows comments to people.
 const SHOWN_BY: [&str; 3] = ["use clap::", "JsonSchema", "clap::Args"];
 /// Words that say nothing by themselves.
-const EMPTY: [&str; 15] = [
-    "a", "an", "and", "is", "it", "its", "of", "one", "that", "the", "this", "to", "what", "which",
-    "whom",
+const EMPTY: [&str; 34] = [
+    "a", "all", "an", "and", "are", "as", "for", "from", "how", "in", "is", "it", "its", "of",
+    "one", "ones", "said", "so", "that", "the", "them", "they", "this", "to", "was", "were",
+    "what", "when", "where", "which", "who", "whom", "why", "with",
 ];
 
 pub(crate) fn check(tree: &Tree) -> Vec<Offence> {
@@ -119,6 +120,14 @@ mod tests {
                     /// Its keys.\n    #[serde]\n    key: Key,\n}\nenum E {\n    /// Which \
                     one.\n    One,\n}\n";
         assert_eq!(lines(&[("a/src/a.rs", text)]), [1, 3, 5, 10]);
+    }
+
+    #[test]
+    fn words_that_only_ask_or_point_say_nothing_beside_a_name() {
+        let text = "struct Refused {\n    /// Why.\n    reason: String,\n    /// In which \
+                    term.\n    term: Term,\n    /// Who said so.\n    from: Id,\n}\n/// All \
+                    of them.\nfn all() {}\n/// It failed; why.\nstruct Failed(String);\n";
+        assert_eq!(lines(&[("a/src/a.rs", text)]), [2, 4, 6, 9, 11]);
     }
 
     #[test]

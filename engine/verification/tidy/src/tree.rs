@@ -12,7 +12,6 @@ use fs_err as fs;
 pub struct File {
     /// Relative to the root, with `/` between names.
     pub path: String,
-    /// All of it.
     pub text: String,
 }
 

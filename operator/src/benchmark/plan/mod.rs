@@ -104,7 +104,7 @@ pub(crate) enum JobState {
     /// It runs, or is about to.
     Running,
     Succeeded,
-    /// It failed; why.
+    /// With the reason.
     Failed(String),
 }
 

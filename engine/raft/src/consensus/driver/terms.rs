@@ -36,9 +36,9 @@ impl<L: LogRead> Consensus<L> {
         self.terms.max
     }
 
-    /// Of a message whose term is too far ahead nothing is believed but that there are later terms,
-    /// which is safe to believe of anybody: a member new to a term has promised nothing in it.
-    /// Returns whether that was news.
+    /// Uses a message whose term is too far ahead only as evidence that later terms exist. That is
+    /// safe from any sender: a member new to a term has made no promise in it. Returns whether that
+    /// was news.
     pub(super) fn approach_term(
         &mut self,
         stream: MemberId,

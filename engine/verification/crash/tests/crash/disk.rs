@@ -17,7 +17,6 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// All of them.
     pub(crate) fn all(self) -> u64 {
         self.writes + self.syncs + self.dir_syncs + self.others
     }

@@ -148,7 +148,7 @@ struct Came {
     complaints: Mutex<Vec<String>>,
 }
 
-/// How they fared.
+/// How many of the newcomers failed, and why.
 struct Fared {
     failed: u64,
     complaints: Vec<String>,

@@ -124,7 +124,6 @@ pub(super) trait Invariant {
     }
 }
 
-/// All of them.
 pub(super) struct Invariants(Vec<Box<dyn Invariant>>);
 
 /// What is checked where it happens: see docs/simulator.md.

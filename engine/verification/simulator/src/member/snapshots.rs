@@ -32,7 +32,7 @@ pub(crate) enum Parcel {
     Want(Place),
     /// A piece of it.
     Piece(Chunk),
-    /// That was all.
+    /// The last piece was sent.
     Complete,
     /// It is here, or never will be.
     Done(bool),

@@ -57,7 +57,6 @@ const KINDS: &[&[Attacker]] = &[
     peers::ATTACKERS,
 ];
 
-/// All of them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Attacker> {
     KINDS.iter().copied().flatten()
 }
