@@ -196,6 +196,7 @@ fn what_a_bound_is_not_about_is_named() {
         ),
         ("put --protocol echo", "about reads"),
         ("swap --protocol floor", "writes of one client"),
+        ("run --profile extra --protocol echo", "about reads"),
         ("range --protocol echo --wire unary", "--wire"),
     ] {
         let error = parse(&format!("dengine-bench {line}")).unwrap_err();
@@ -286,6 +287,8 @@ fn each_client_of_a_swap_has_a_key_of_its_own() {
     let swap = shape("dengine-bench swap --conns 2 --clients 7 --key-space 3");
     assert_eq!((swap.workload, swap.clients), (Workload::Swap, 7));
     assert_eq!(crate::keys::space(&swap), 7);
+    let renewal = shape("dengine-bench run --workload extra/lease-renewal --clients 50");
+    assert_eq!(crate::keys::space(&renewal), 50);
 }
 
 #[test]

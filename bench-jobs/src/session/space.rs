@@ -147,7 +147,9 @@ mod tests {
 
     #[test]
     fn every_other_profile_does() {
-        for profile in ["standard", "quick", "small", "dense", "basic", "t4"] {
+        for profile in [
+            "standard", "quick", "small", "dense", "basic", "t4", "extra",
+        ] {
             assert_eq!(refused(profile, 512 << 20), None, "{profile}");
         }
     }
