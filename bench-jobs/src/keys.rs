@@ -17,10 +17,11 @@ const CHUNK_BYTES_MAX: usize = 64 << 10;
 /// How many different keys a shape uses.
 #[must_use]
 pub fn space(shape: &Shape) -> u64 {
-    if shape.key_space == 0 {
-        shape.total
-    } else {
-        shape.key_space
+    match (shape.workload, shape.key_space) {
+        // Two clients with one key would be in each other's way.
+        (Workload::Swap, _) => shape.clients.into(),
+        (_, 0) => shape.total,
+        (_, space) => space,
     }
 }
 

@@ -31,7 +31,7 @@ pub async fn run(cli: Cli) -> ExitStatus {
         error.exit();
     }
     let done = match &cli.command {
-        Command::Put | Command::Range(_) => measure(&cli).await,
+        Command::Put | Command::Range(_) | Command::Swap => measure(&cli).await,
         Command::Run(run) if run.what.list => {
             say(&mut io::stdout(), profiles::list());
             Ok(0)
@@ -127,7 +127,7 @@ async fn post(_: &ResultOptions, _: &Report) -> anyhow::Result<()> {
 async fn deliver(cli: &Cli, report: &Report) -> anyhow::Result<()> {
     let to = &cli.options.result;
     let summary = match (&cli.command, &report.results[..]) {
-        (Command::Put | Command::Range(_), [result]) => summary::render(result),
+        (Command::Put | Command::Range(_) | Command::Swap, [result]) => summary::render(result),
         _ => summary::table(report),
     };
     if to.files.fill_the_output() {

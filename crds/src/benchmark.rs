@@ -154,7 +154,8 @@ pub struct DEngineBenchmarkSpec {
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z][a-z0-9-]*$"))]
     pub profile: Option<String>,
     /// One workload with the parameters below: put writes keys, range reads them one at a time,
-    /// mixed does both, watch receives the events of its own writes.
+    /// mixed does both, watch receives the events of its own writes, swap writes each client's own
+    /// key by its revision, as holders of a Lease of Kubernetes do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
     /// An etcd that is measured right after the cluster, by the same tool in the same place with

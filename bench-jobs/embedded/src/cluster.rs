@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use dengine::config::Durability;
-use dengine::kv::{Command, Outcome};
-use dengine::types::ClusterId;
+use dengine::kv::{Command, Expected, Outcome};
+use dengine::types::{ClusterId, Revision};
 use dengine::{Config, NewMember, Node};
 use dengine_bench::target::{Events, Facts, Found, Leader, Way};
 use dengine_bench_model::results::ReadConsistency;
@@ -166,8 +166,31 @@ impl Way for Direct {
         let (revision, found) = reader.get(&key, None).map_err(|error| error.to_string())?;
         Ok(Found {
             exists: found.is_some(),
+            mod_revision: found.map_or(0, |kv| kv.mod_revision.0),
             revision: revision.0,
         })
+    }
+
+    async fn swap(&mut self, key: Bytes, last: u64, value: &Bytes) -> Result<Option<u64>, String> {
+        let swap = Command::CompareAndSwap {
+            key,
+            expected: Expected::ModRevision(Revision(last)),
+            value: value.clone(),
+            ttl_ms: 0,
+        };
+        let written = self
+            .0
+            .write(swap)
+            .await
+            .map_err(|error| error.to_string())?;
+        match written.outcome {
+            Outcome::CompareAndSwap {
+                revision,
+                succeeded,
+                ..
+            } => Ok(succeeded.then_some(revision.0)),
+            other => Err(format!("a swap came to {other:?}")),
+        }
     }
 
     fn watch(&mut self, _: Bytes) -> impl Future<Output = Result<Events, String>> + Send {

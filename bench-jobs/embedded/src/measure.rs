@@ -71,7 +71,7 @@ impl<'a> Bench<'a> {
         let shape = &task.shape;
         let leader = self.cluster.leader()?;
         let mut frame = self.frame(task)?;
-        if shape.workload != Workload::Put {
+        if matches!(shape.workload, Workload::Range | Workload::Mixed) {
             frame.preload = self.fill(task, &leader).await?;
         }
         self.warm_up(task, &leader, &mut frame).await?;
@@ -189,6 +189,7 @@ impl<'a> Bench<'a> {
                 Workload::Range => Operation::Get(fresh),
                 Workload::Mixed => Operation::Mixed(fresh, shape.read_percent.unwrap_or(50)),
                 Workload::Watch => Operation::Watch(shape.watches_each()),
+                Workload::Swap => Operation::Swap,
             },
             clients: u64::from(shape.clients),
             part: Part::WHOLE,

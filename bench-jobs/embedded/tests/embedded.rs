@@ -63,7 +63,7 @@ fn single_workloads_are_repeated_and_written_as_json() {
     let json = folder.path().join("embedded.json");
     let output = run(&[
         "--workload",
-        "par-put,mixed",
+        "par-put,mixed,extra/lease-renewal",
         "--read-percent",
         "50",
         "--total",
@@ -83,7 +83,7 @@ fn single_workloads_are_repeated_and_written_as_json() {
     let report: Report = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     assert_eq!(report.scenario.as_deref(), Some("embedded"));
     let names: Vec<_> = report.results.iter().map(|result| &*result.name).collect();
-    assert_eq!(names, ["par-put", "mixed"]);
+    assert_eq!(names, ["par-put", "mixed", "lease-renewal"]);
     for result in &report.results {
         assert_eq!((result.requests, result.repetitions.len()), (2_000, 3));
         assert_eq!(result.durability.as_deref(), Some("memory-first"));

@@ -9,7 +9,7 @@ use crate::results::{Shape, Workload};
 pub const KEY_SIZE: u32 = 8;
 /// Bytes of each key in T4's suite.
 const T4_KEY_SIZE: u32 = 64;
-/// Bytes of each value of a named workload.
+/// Bytes of each value of a named workload, unless its profile is about another size.
 pub const VALUE_SIZE: u32 = 256;
 
 /// How many times less CPU time than etcd's the servers set out to spend on a request, in workloads
@@ -43,6 +43,8 @@ pub struct NamedWorkload {
     pub keys: Keys,
     /// Bytes of each key.
     pub key_size: u32,
+    /// Bytes of each value.
+    pub value_size: u32,
     /// The throughput that DEngine sets out to reach, as a multiple of etcd's beside it.
     pub goal: Option<f64>,
 }
@@ -58,6 +60,8 @@ pub enum Does {
     Mixed(u32),
     /// Writes, and waits until so many watches have told of it.
     Watch(u32),
+    /// Writes its client's own key, if that is as its last write left it.
+    Swap,
 }
 
 /// Which keys a named workload uses.
@@ -69,7 +73,7 @@ pub enum Keys {
     OutOf(u64),
 }
 
-use Does::{Get, Mixed, Put, Watch};
+use Does::{Get, Mixed, Put, Swap, Watch};
 use Keys::{InOrder, OutOf};
 
 /// The workload that a person means by a name: one of `basic`, or another profile's as
@@ -85,7 +89,7 @@ pub const BASIC: &str = "basic";
 
 /// Every profile. A goal stands beside the load for which issue and README promise it.
 #[rustfmt::skip]
-pub const PROFILES: [Profile; 7] = [
+pub const PROFILES: [Profile; 8] = [
     Profile { name: "standard", about: "the six workloads of d-engine's report: one client, then \
         1000 over 200 connections", workloads: &[
         // name                 does              conns clients    total      keys            goal
@@ -146,6 +150,16 @@ pub const PROFILES: [Profile; 7] = [
         workload("mixed",             Mixed(50),          200,  1_000,    100_000, OutOf(10_000_000), None),
         workload("write",             Put,                200,  1_000,    100_000, OutOf(10_000_000), None),
     ]},
+    Profile { name: "extra", about: "what the others leave out: Kubernetes' Lease renewals, values \
+        of 64 KiB and 1 MiB, and 1000 watches of one key", workloads: &[
+        workload("lease-renewal",     Swap,                10,    100,    100_000, OutOf(100),        Some(5.0)),
+        // Few keys, for the disk holds each of them and some history; together 650 MiB are written.
+        of_bytes(64 << 10,
+            workload("put-64k",       Put,                 10,     10,      4_000, OutOf(400),        None)),
+        of_bytes(1 << 20,
+            workload("put-1m",        Put,                 10,     10,        400, OutOf(40),         None)),
+        workload("watch-1000",        Watch(1_000),        10,      1,      1_000, OutOf(1),          None),
+    ]},
 ];
 
 const fn workload(
@@ -165,6 +179,7 @@ const fn workload(
         total,
         keys,
         key_size: KEY_SIZE,
+        value_size: VALUE_SIZE,
         goal,
     }
 }
@@ -172,6 +187,13 @@ const fn workload(
 const fn t4(workload: NamedWorkload) -> NamedWorkload {
     NamedWorkload {
         key_size: T4_KEY_SIZE,
+        ..workload
+    }
+}
+
+const fn of_bytes(value_size: u32, workload: NamedWorkload) -> NamedWorkload {
+    NamedWorkload {
+        value_size,
         ..workload
     }
 }
@@ -206,14 +228,15 @@ impl NamedWorkload {
             Get(fresh) => (Workload::Range, Some(fresh)),
             Mixed(_) => (Workload::Mixed, Some(Linearizable)),
             Watch(_) => (Workload::Watch, None),
+            Swap => (Workload::Swap, None),
         };
         let read_percent = match self.does {
             Mixed(percent) => Some(percent),
-            Put | Get(_) | Watch(_) => None,
+            Put | Get(_) | Watch(_) | Swap => None,
         };
         let watchers = match self.does {
             Watch(watchers) => (watchers != 1).then_some(watchers),
-            Put | Get(_) | Mixed(_) => None,
+            Put | Get(_) | Mixed(_) | Swap => None,
         };
         Shape {
             workload,
@@ -223,7 +246,7 @@ impl NamedWorkload {
             total: self.total,
             key_size: self.key_size,
             key_folder_size: 0,
-            value_size: VALUE_SIZE,
+            value_size: self.value_size,
             key_space: match self.keys {
                 InOrder => 0,
                 OutOf(keys) => keys,
@@ -283,6 +306,30 @@ mod tests {
             assert!([1, 16].contains(&shape.clients), "{}", workload.name);
             assert!(matches!(shape.read_percent, None | Some(50)));
         }
+    }
+
+    /// As docs/benchmarks.md has it.
+    #[test]
+    fn extra_holds_the_loads_that_its_documentation_promises() {
+        let shapes = profile("extra").unwrap().workloads.iter().map(|workload| {
+            let shape = workload.shape();
+            let (connections, clients, total) = (shape.connections, shape.clients, shape.total);
+            let of_each = (shape.workload, shape.value_size, shape.key_space);
+            (workload.name, of_each, (connections, clients, total))
+        });
+        let promised = [
+            (
+                "lease-renewal",
+                (Workload::Swap, 256, 100),
+                (10, 100, 100_000),
+            ),
+            ("put-64k", (Workload::Put, 65_536, 400), (10, 10, 4_000)),
+            ("put-1m", (Workload::Put, 1_048_576, 40), (10, 10, 400)),
+            ("watch-1000", (Workload::Watch, 256, 1), (10, 1, 1_000)),
+        ];
+        assert_eq!(shapes.collect::<Vec<_>>(), promised);
+        let watch = workload_named("extra/watch-1000").unwrap().shape();
+        assert_eq!(watch.watches_each(), 1_000);
     }
 
     #[test]

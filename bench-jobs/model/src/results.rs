@@ -373,6 +373,8 @@ pub enum Workload {
     Mixed,
     /// Writes, each timed until every watch of its key has received the event.
     Watch,
+    /// Writes of each client's own key, each only if its last write is still the key's last.
+    Swap,
 }
 
 impl Workload {
@@ -383,6 +385,7 @@ impl Workload {
             Self::Range => "range",
             Self::Mixed => "mixed",
             Self::Watch => "watch",
+            Self::Swap => "swap",
         }
     }
 }

@@ -103,6 +103,9 @@ pub enum Command {
     Put,
     /// Read keys that exist, one per request
     Range(RangeArgs),
+    /// Write each client's own key if nobody else did since its last write, as holders of a Lease
+    /// of Kubernetes do; --key-space and --sequential-keys do not matter
+    Swap,
     /// Measure workloads that have names: a whole profile, or one
     Run(RunArgs),
     /// Compare results with each other, or with a baseline
@@ -274,6 +277,13 @@ impl Cli {
                 let name = format!("range-{}", range.consistency.as_str());
                 vec![self.task(&name, parse::plain(Some(range.consistency)))]
             }
+            Command::Swap => {
+                let base = Shape {
+                    workload: Workload::Swap,
+                    ..parse::plain(None)
+                };
+                vec![self.task("swap", base)]
+            }
             Command::Run(run) => run.tasks(&self.options.load),
             Command::Compare(_) | Command::Report(_) | Command::Completions(_) => Vec::new(),
         }
@@ -302,6 +312,7 @@ impl Cli {
             Command::Run(run) => run.what.profile.as_deref(),
             Command::Put
             | Command::Range(_)
+            | Command::Swap
             | Command::Compare(_)
             | Command::Report(_)
             | Command::Completions(_) => None,

@@ -18,7 +18,7 @@ pub(super) const ENDPOINTS_DEFAULT: &str = "127.0.0.1:4100";
 /// Where the members are, for every program that asks some.
 const ENDPOINTS_VARIABLE: &str = "DENGINE_ENDPOINTS";
 
-/// Flags of `put`, `range` and `run`; they may stand before or after the command.
+/// Flags of `put`, `range`, `swap` and `run`; they may stand before or after the command.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Where the members listen, host:port; repeated or separated by commas. The variable is read

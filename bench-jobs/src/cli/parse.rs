@@ -49,7 +49,11 @@ impl Cli {
             Command::Range(range) => {
                 must_be_supported(protocol, "--consistency", range.consistency)?;
             }
-            Command::Put | Command::Compare(_) | Command::Report(_) | Command::Completions(_) => {}
+            Command::Put
+            | Command::Swap
+            | Command::Compare(_)
+            | Command::Report(_)
+            | Command::Completions(_) => {}
         }
         self.check_that_something_is_measured()?;
         self.check_pods()?;
@@ -101,7 +105,7 @@ impl Cli {
 
     fn check_that_something_is_measured(&self) -> Result<(), clap::Error> {
         let measures = match &self.command {
-            Command::Put | Command::Range(_) => true,
+            Command::Put | Command::Range(_) | Command::Swap => true,
             Command::Run(run) => !run.what.list,
             Command::Compare(_) | Command::Report(_) | Command::Completions(_) => false,
         };

@@ -195,6 +195,8 @@ fn what_a_bound_is_not_about_is_named() {
             "writes of one client",
         ),
         ("put --protocol echo", "about reads"),
+        ("swap --protocol floor", "writes of one client"),
+        ("run --profile extra --protocol echo", "about reads"),
         ("range --protocol echo --wire unary", "--wire"),
     ] {
         let error = parse(&format!("dengine-bench {line}")).unwrap_err();
@@ -278,6 +280,15 @@ fn a_watch_fans_out_to_as_many_as_are_asked_for() {
     assert_eq!((few.connections, few.watches_each()), (3, 3));
     let many = shape("dengine-bench run --workload watch --clients 2 --watchers 5 --conns 10");
     assert_eq!((many.connections, many.clients), (10, 2));
+}
+
+#[test]
+fn each_client_of_a_swap_has_a_key_of_its_own() {
+    let swap = shape("dengine-bench swap --conns 2 --clients 7 --key-space 3");
+    assert_eq!((swap.workload, swap.clients), (Workload::Swap, 7));
+    assert_eq!(crate::keys::space(&swap), 7);
+    let renewal = shape("dengine-bench run --workload extra/lease-renewal --clients 50");
+    assert_eq!(crate::keys::space(&renewal), 50);
 }
 
 #[test]

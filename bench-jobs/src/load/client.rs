@@ -37,14 +37,16 @@ pub(super) struct Client<W> {
     dice: Xoshiro256PlusPlus,
     /// Of a watch load: the watches, and the key that they are for.
     watched: Option<(Vec<Events>, Bytes)>,
+    /// Of a swap load: its key, and the revision that changed that last, if it is known.
+    swapped: Option<(Bytes, Option<u64>)>,
     recorder: Arc<Recorder>,
 }
 
 impl<W: Way> Client<W> {
-    /// A client that is ready to begin, its watches included.
+    /// A client that is ready to begin: its watches are open, and its key's revision is known.
     ///
     /// # Errors
-    /// If a watch could not be opened.
+    /// If a watch could not be opened, or the key not be read.
     pub(super) async fn open(
         plan: Plan,
         at: At,
@@ -53,6 +55,7 @@ impl<W: Way> Client<W> {
         recorder: Arc<Recorder>,
     ) -> Result<Self, String> {
         let At { index, place } = at;
+        let mut own = way(place as usize);
         let mut keys = plan.keys.client(index);
         let watched = match plan.operation {
             Operation::Watch(watchers) => {
@@ -65,17 +68,25 @@ impl<W: Way> Client<W> {
                 }
                 Some((watches, key))
             }
-            Operation::Put | Operation::Get(_) | Operation::Mixed(..) => None,
+            Operation::Put | Operation::Get(_) | Operation::Mixed(..) | Operation::Swap => None,
+        };
+        let swapped = if plan.operation == Operation::Swap {
+            let key = keys.nth(index);
+            let revision = changed_at(&mut own, &key).await?;
+            Some((key, Some(revision)))
+        } else {
+            None
         };
         let dice = Xoshiro256PlusPlus::seed_from_u64(plan.seed ^ !index);
         Ok(Client {
             plan,
             index,
-            way: way(place as usize),
+            way: own,
             keys,
             value,
             dice,
             watched,
+            swapped,
             recorder,
         })
     }
@@ -125,6 +136,7 @@ impl<W: Way> Client<W> {
                 }
             }
             Operation::Watch(_) => self.put_and_see().await,
+            Operation::Swap => self.swap().await,
         }
     }
 
@@ -158,4 +170,24 @@ impl<W: Way> Client<W> {
         let unseen = |_| format!("the watch did not deliver the write within {limit:?}");
         timeout(limit, seen).await.map_err(unseen).flatten()
     }
+
+    async fn swap(&mut self) -> Result<u64, String> {
+        let (key, known) = self
+            .swapped
+            .as_mut()
+            .expect("opened with the client of a swap load");
+        // Whatever fails now, the swap may have taken place, or may not.
+        let last = match known.take() {
+            Some(revision) => revision,
+            None => changed_at(&mut self.way, key).await?,
+        };
+        *known = self.way.swap(key.clone(), last, &self.value).await?;
+        known.ok_or_else(|| format!("its key was changed by somebody else since revision {last}"))
+    }
+}
+
+/// The revision that changed a key last; 0 if the key is not there.
+async fn changed_at(way: &mut impl Way, key: &Bytes) -> Result<u64, String> {
+    let found = way.get(key.clone(), ReadConsistency::Linearizable).await?;
+    Ok(found.mod_revision)
 }

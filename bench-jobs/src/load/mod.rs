@@ -45,6 +45,8 @@ pub enum Operation {
     Mixed(ReadConsistency, u32),
     /// Writes its client's own key, and is done when so many watches have told of it.
     Watch(u32),
+    /// Writes its client's own key, unless that was changed since the client did so last.
+    Swap,
 }
 
 /// A load.

@@ -304,6 +304,7 @@ impl<'a> Session<'a> {
                 Workload::Range => Operation::Get(fresh),
                 Workload::Mixed => Operation::Mixed(fresh, shape.read_percent.unwrap_or(50)),
                 Workload::Watch => Operation::Watch(shape.watches_each()),
+                Workload::Swap => Operation::Swap,
             },
             clients: u64::from(shape.clients),
             part: Part::WHOLE,

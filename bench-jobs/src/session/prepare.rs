@@ -67,7 +67,7 @@ impl Session<'_> {
         }
         let reads = match shape.workload {
             Workload::Range | Workload::Mixed => true,
-            Workload::Put | Workload::Watch => false,
+            Workload::Put | Workload::Watch | Workload::Swap => false,
         };
         if reads && !frame.protocol.is_bound() {
             let filled = match self.filled.filter(|filled| filled.serves(&shape)) {

@@ -88,7 +88,7 @@ fn row(result: &RunResult) -> Vec<String> {
 fn writes_per_sync(result: &RunResult) -> Option<String> {
     let syncs = result.log_syncs.filter(|syncs| *syncs > 0)?;
     let of_one = syncs as f64 / result.members.len().max(1) as f64;
-    let writes = result.shape.workload == Workload::Put;
+    let writes = matches!(result.shape.workload, Workload::Put | Workload::Swap);
     writes.then(|| format!("{:.1}", result.requests as f64 / of_one))
 }
 

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use dengine_bench_model::results::{Protocol, ReadConsistency, Wire};
 use dengine_client::proto::MembersResponse;
 use dengine_client::{
-    AdminClient, AdminOptions, Client, ClientOptions, Consistency, Error, KeyRange, RangeQuery,
-    RetryPolicy, Watch, WatchUpdate,
+    AdminClient, AdminOptions, Client, ClientOptions, Consistency, Error, Expected, KeyRange,
+    RangeQuery, RetryPolicy, Watch, WatchUpdate,
 };
 
 use super::{Connect, Facts, Found, Leader, NotDeleted, Room, one_cluster};
@@ -74,8 +74,21 @@ impl Lane {
             .map_err(|error| error.to_string())?;
         Ok(Found {
             exists: got.kv.is_some(),
+            mod_revision: got.kv.map_or(0, |kv| kv.mod_revision),
             revision: got.header.revision,
         })
+    }
+
+    pub(super) async fn swap(
+        &self,
+        key: Bytes,
+        last: u64,
+        value: Bytes,
+    ) -> Result<Option<u64>, String> {
+        let expected = Expected::ModRevision(last);
+        let swap = self.0.compare_and_swap(key, expected, value).await;
+        let swap = swap.map_err(|error| error.to_string())?;
+        Ok(swap.succeeded.then_some(swap.header.revision))
     }
 
     pub(super) async fn delete(&self, from: Vec<u8>, to: Vec<u8>) -> Result<(), NotDeleted> {

@@ -6,8 +6,8 @@ use anyhow::Context;
 use bytes::Bytes;
 use dengine_bench_model::results::ReadConsistency;
 use etcd_client::{
-    Client, ConnectOptions, DeleteOptions, GetOptions, KvClient, WatchClient, WatchResponse,
-    WatchStream,
+    Client, Compare, CompareOp, ConnectOptions, DeleteOptions, GetOptions, KvClient, Txn, TxnOp,
+    WatchClient, WatchResponse, WatchStream,
 };
 
 use super::{Connect, Facts, Found, Leader, NotDeleted, one_cluster};
@@ -74,10 +74,26 @@ impl Lane {
         };
         let got = self.kv.get(key.to_vec(), options).await.map_err(in_words)?;
         let revision = got.header().map_or(0, |header| header.revision() as u64);
+        let found = got.kvs().first();
         Ok(Found {
-            exists: !got.kvs().is_empty(),
+            exists: found.is_some(),
+            mod_revision: found.map_or(0, |kv| kv.mod_revision() as u64),
             revision,
         })
+    }
+
+    pub(super) async fn swap(
+        &mut self,
+        key: Bytes,
+        last: u64,
+        value: &Bytes,
+    ) -> Result<Option<u64>, String> {
+        let is_as_left = Compare::mod_revision(key.to_vec(), CompareOp::Equal, last as i64);
+        let put = TxnOp::put(key.to_vec(), value.to_vec(), None);
+        let txn = Txn::new().when([is_as_left]).and_then([put]);
+        let swap = self.kv.txn(txn).await.map_err(in_words)?;
+        let revision = swap.header().map_or(0, |header| header.revision() as u64);
+        Ok(swap.succeeded().then_some(revision))
     }
 
     pub(super) async fn delete(&mut self, from: Vec<u8>, to: Vec<u8>) -> Result<(), NotDeleted> {

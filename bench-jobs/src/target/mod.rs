@@ -119,6 +119,18 @@ pub trait Way: Send + 'static {
         fresh: ReadConsistency,
     ) -> impl Future<Output = Result<Found, String>> + Send;
 
+    /// Writes a key if `last` is the revision that changed it last, which is 0 of a key that is not
+    /// there. The revision that it took; `None` if the key was not so, and is as it was.
+    ///
+    /// # Errors
+    /// In words, for the summary. It may have been written all the same.
+    fn swap(
+        &mut self,
+        key: Bytes,
+        last: u64,
+        value: &Bytes,
+    ) -> impl Future<Output = Result<Option<u64>, String>> + Send;
+
     /// Watches a key from now on.
     ///
     /// # Errors
@@ -186,6 +198,8 @@ pub struct NotDeleted {
 pub struct Found {
     /// Whether the key exists.
     pub exists: bool,
+    /// The revision that changed it last; 0 if it does not exist.
+    pub mod_revision: u64,
     /// The store's revision when it was read.
     pub revision: u64,
 }
@@ -203,6 +217,14 @@ impl Way for Lane {
         match self {
             Lane::Dengine(lane) => lane.get(key, fresh).await,
             Lane::Etcd(lane) => lane.get(key, fresh).await,
+            Lane::Floor(_) => Err(NO_KEYS.to_owned()),
+        }
+    }
+
+    async fn swap(&mut self, key: Bytes, last: u64, value: &Bytes) -> Result<Option<u64>, String> {
+        match self {
+            Lane::Dengine(lane) => lane.swap(key, last, value.clone()).await,
+            Lane::Etcd(lane) => lane.swap(key, last, value).await,
             Lane::Floor(_) => Err(NO_KEYS.to_owned()),
         }
     }

@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use dengine_bench_model::profiles;
 use dengine_bench_model::results::{Report, RunResult, Shape};
-use dengine_fake_kv::{Load, Peer};
+use dengine_fake_kv::{Load, Peer, ScriptStep};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Command;
 use tokio::sync::Barrier;
 use tokio::time::timeout;
+use tonic::Code;
 
 /// For what would otherwise take an hour.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -259,6 +260,51 @@ async fn a_write_fans_out_to_every_watch() {
     assert!(watched.iter().all(|key| key == &watched[0]), "{watched:?}");
     assert_eq!(result.shape.watchers, Some(5));
     assert!(summary.contains("all of 5 watches"), "{summary}");
+}
+
+#[tokio::test]
+async fn a_swap_builds_on_its_clients_last_one() {
+    for wire in ["pipelined", "unary"] {
+        let peer = Peer::under(Load::default()).await;
+        let arguments =
+            format!("swap --wire {wire} --conns 2 --clients 5 --total 200 --warm-up 10");
+        let (status, result, summary) = result(&peer.address, &arguments).await;
+        assert_eq!((status, result.requests), (0, 200), "{summary}");
+        assert!(summary.contains("swap by revision"), "{summary}");
+        // Each client reads its key before the warm-up and before the measurement.
+        assert_eq!((peer.gets().len(), peer.puts()), (10, 0));
+        assert!(peer.left().is_empty(), "{:?}", peer.left());
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_read_again_after_a_swap_whose_outcome_is_not_known() {
+    // Reads are served all the same: the search for what other runs left, and those before the
+    // warm-up and the measurement. The fourth request is the first swap.
+    let done = || ScriptStep::DoneBut(Code::Internal);
+    let peer = Peer::scripted([done(), done(), done(), done()]).await;
+    let (status, result, summary) = result(&peer.address, "swap --total 5 --warm-up 0").await;
+    // Had it built on the revision before, all others would have failed too.
+    assert_eq!((status, result.requests, result.errors), (1, 5, 1));
+    assert!(summary.contains("outcome unknown"), "{summary}");
+    assert_eq!(peer.gets().len(), 3);
+}
+
+#[tokio::test]
+async fn a_swap_fails_when_somebody_else_writes_its_key() {
+    let peer = Peer::start().await;
+    let other = peer.clone();
+    let writing = tokio::spawn(async move {
+        loop {
+            other.holds("00000000", Vec::new());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let arguments = "swap --total 10 --rate 20 --warm-up 0 --key-prefix=";
+    let (status, result, summary) = result(&peer.address, arguments).await;
+    writing.abort();
+    assert!(status == 1 && result.errors > 0, "{summary}");
+    assert!(summary.contains("changed by somebody else"), "{summary}");
 }
 
 #[tokio::test]

@@ -78,7 +78,7 @@ impl Kv for Peer {
         &self,
         request: Request<CompareAndSwapRequest>,
     ) -> Result<Response<CompareAndSwapResponse>, Status> {
-        self.step().await?;
+        let instead = self.step().await?;
         let swap = request.into_inner();
         let mut state = self.state.lock().unwrap();
         let current = state.pairs.get(&swap.key).cloned();
@@ -89,12 +89,12 @@ impl Kv for Peer {
         if succeeded {
             state.set(&swap.key, swap.value);
         }
-        let header = state.header();
-        Ok(Response::new(CompareAndSwapResponse {
-            header,
+        let answer = CompareAndSwapResponse {
+            header: state.header(),
             succeeded,
             prev_kv: current,
-        }))
+        };
+        instead.map_or_else(|| Ok(Response::new(answer)), Err)
     }
 
     async fn get(&self, request: Request<GetRequest>) -> Result<Response<GetResponse>, Status> {

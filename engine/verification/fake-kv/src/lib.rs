@@ -48,7 +48,7 @@ pub enum ScriptStep {
     LowOnSpace,
     /// Never answers.
     Hang,
-    /// A put is done, and answered with this all the same.
+    /// A put or a swap is done, and answered with this all the same.
     DoneBut(Code),
 }
 

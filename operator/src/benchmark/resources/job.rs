@@ -253,7 +253,7 @@ fn shape(spec: &DEngineBenchmarkSpec, workload: Workload) -> Vec<String> {
 fn reads_and_watches(spec: &DEngineBenchmarkSpec, workload: Workload) -> Vec<String> {
     let consistency = spec.consistency.map(ReadConsistency::as_str);
     match workload {
-        Workload::Put => Vec::new(),
+        Workload::Put | Workload::Swap => Vec::new(),
         Workload::Range => vec![format!("--consistency={}", consistency.unwrap_or("l"))],
         Workload::Mixed => {
             let consistency = consistency.map(|it| format!("--read-consistency={it}"));
@@ -270,7 +270,7 @@ fn reads_and_watches(spec: &DEngineBenchmarkSpec, workload: Workload) -> Vec<Str
 /// The tool's subcommand for a workload.
 fn command(workload: Workload) -> Vec<String> {
     match workload {
-        Workload::Put | Workload::Range => vec![workload.as_str().to_owned()],
+        Workload::Put | Workload::Range | Workload::Swap => vec![workload.as_str().to_owned()],
         Workload::Mixed | Workload::Watch => {
             vec![
                 "run".to_owned(),
@@ -304,6 +304,8 @@ mod tests {
              --total=10000 --key-size=8 --value-size=256 --key-space=5 --sequential-keys \
              --consistency=l --key-prefix=p/ --timeout=600s --report-to=test/demo-write --run-id=1"
         );
+        let swap = benchmark("{workload: swap, target: {clusterRef: {name: demo}}}");
+        assert_eq!(args(&swap)[0], "swap");
     }
 
     #[test]
@@ -325,7 +327,7 @@ mod tests {
             given(&format!("{{workload: watch, watchers: 9, {target}}}")),
             ["--watchers=9"]
         );
-        for workload in ["put", "mixed", "watch"] {
+        for workload in ["put", "mixed", "watch", "swap"] {
             let plain = given(&format!("{{workload: {workload}, {target}}}"));
             assert!(plain.is_empty(), "{plain:?}");
         }
