@@ -43,7 +43,7 @@ mod worker;
 
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, LeaderHint, RequestError, StartError};
-use crate::storage::RocksStore;
+use crate::storage::{RocksStore, StoreCounters, StoreStatistics};
 use crate::transport::{self, PeerGate};
 use dengine_data_dir::{DataDir, Identity};
 use dengine_kv as kv;
@@ -104,6 +104,8 @@ struct Inner {
     folder: tokio::sync::Mutex<DataDir>,
     installs: UnboundedSender<Install>,
     signals: Signals,
+    /// Of every store that the member opens.
+    store_counters: StoreCounters,
 }
 
 /// What a member is doing.
@@ -135,6 +137,7 @@ impl Node {
         let node = Self {
             inner: Arc::new(Inner {
                 signals: Signals::waiting(&config.name, &folder_id),
+                store_counters: StoreCounters::start(),
                 folder: tokio::sync::Mutex::new(folder),
                 stage: RwLock::new(Stage::Waiting),
                 installs,
@@ -263,6 +266,15 @@ impl Node {
     /// The member waits for an identity.
     pub fn reader(&self) -> Result<Reader<RocksStore>, RequestError> {
         Ok(self.running()?.reader())
+    }
+
+    /// What the store under this member's state tells of itself; it may wait for the store's own
+    /// threads.
+    ///
+    /// # Errors
+    /// As [`Node::reader`].
+    pub(crate) fn store_statistics(&self) -> Result<StoreStatistics, RequestError> {
+        Ok(self.running()?.store_statistics())
     }
 
     /// What this member knows of itself.
@@ -588,6 +600,7 @@ impl Node {
             power: folder.power_guard(),
             history: folder.history_guard(),
             signals: inner.signals.clone(),
+            store_counters: inner.store_counters.clone(),
             installs: inner.installs.clone(),
             peers: inner.peers.handle(),
         })

@@ -160,7 +160,11 @@ fn open_failed(start: &Start, error: OpenError) -> StartError {
 }
 
 fn open_store(start: &Start) -> Result<(OpenState, Position), StoreError> {
-    let store = storage::open(&start.state_path, &start.config.state)?;
+    let store = storage::open(
+        &start.state_path,
+        &start.config.state,
+        &start.store_counters,
+    )?;
     let watch = store.watch();
     let machine = StateMachine::open(store)?;
     let (index, term) = machine.applied();

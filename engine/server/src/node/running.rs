@@ -8,7 +8,7 @@ use super::{Written, clock, flusher, metrics};
 use crate::config::{Config, Limits};
 use crate::error::{RequestError, StartError};
 use crate::memory::{self, Use};
-use crate::storage::{OpenStore, RocksStore};
+use crate::storage::{OpenStore, RocksStore, StoreStatistics};
 use crate::transport::{Incoming, Introduced, LeaderNow, PeerEntrance};
 use crate::write_bytes::{WriteBytes, of_parts_proposed};
 use dengine_data_dir::Identity;
@@ -120,6 +120,14 @@ impl Running {
     /// What tells when the state is closed.
     pub(super) fn watch_store(&self) -> OpenStore {
         self.state.store.clone()
+    }
+
+    pub(super) fn store_statistics(&self) -> StoreStatistics {
+        let asked = self
+            .state
+            .flusher
+            .with_store(|store| Ok(store.statistics()));
+        asked.expect("asking for it does not fail")
     }
 
     pub(super) fn reader(&self) -> Reader<RocksStore> {

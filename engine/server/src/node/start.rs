@@ -19,7 +19,7 @@ use super::status::Signals;
 use super::worker::worker;
 use crate::config::Config;
 use crate::error::{Fatal, StartError};
-use crate::storage::{OpenStore, RocksStore};
+use crate::storage::{OpenStore, RocksStore, StoreCounters};
 use crate::telemetry::lines::Lines;
 use crate::transport::{Incoming, Introduced, Peers};
 use dengine_data_dir::marks::Beginning;
@@ -51,6 +51,7 @@ pub(super) struct Start {
     pub(super) power: PowerGuard,
     pub(super) history: HistoryGuard,
     pub(super) signals: Signals,
+    pub(super) store_counters: StoreCounters,
     pub(super) installs: UnboundedSender<Install>,
     /// Where peers are spoken to.
     pub(super) peers: Handle,

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use metrics::gauge;
+use metrics::{counter, gauge};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -16,6 +16,7 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::connections::{self, Http, Incoming};
 use crate::node::{Node, NodeStatus, Role};
+use crate::storage::{Lookups, StoreStatistics};
 use crate::telemetry::metrics as names;
 
 /// The format of Prometheus' text exposition.
@@ -110,6 +111,12 @@ async fn render(State(source): State<Source>) -> impl IntoResponse {
         gauge!(names::SESSIONS).set(reader.open_sessions() as f64);
         gauge!(names::SESSIONS_MAX).set(dengine_kv::SESSIONS_MAX as f64);
     }
+    let node = source.node.clone();
+    // Aside, for it may wait for the store's own threads, and probes must not.
+    let store = tokio::task::spawn_blocking(move || node.store_statistics()).await;
+    if let Ok(Ok(store)) = store {
+        record_store(&store);
+    }
     if let Some(bytes) = resident_bytes() {
         gauge!(names::RESIDENT_MEMORY_BYTES).set(bytes as f64);
     }
@@ -131,6 +138,34 @@ fn record_status(status: &NodeStatus) {
     gauge!(names::REVISION).set(status.revision.0 as f64);
     gauge!(names::LOG_SIZE_BYTES).set(status.log_bytes as f64);
     gauge!(names::STATE_SIZE_BYTES).set(status.state_bytes as f64);
+}
+
+fn record_store(store: &StoreStatistics) {
+    gauge!(names::STORE_CACHE_CAPACITY_BYTES).set(store.cache_capacity_bytes as f64);
+    gauge!(names::STORE_CACHE_USED_BYTES).set(store.cache_used_bytes as f64);
+    gauge!(names::STORE_CACHE_PINNED_BYTES).set(store.cache_pinned_bytes as f64);
+    record_lookups("data", store.data);
+    record_lookups("index", store.index);
+    record_lookups("filter", store.filter);
+    counter!(names::STORE_FILTER_CHECKS_TOTAL).absolute(store.filter_checks);
+    counter!(names::STORE_FILTER_SKIPS_TOTAL).absolute(store.filter_skips);
+    gauge!(names::STORE_MEMTABLE_BYTES).set(store.memtable_bytes as f64);
+    gauge!(names::STORE_TABLE_BYTES).set(store.table_bytes as f64);
+    gauge!(names::STORE_PENDING_MERGE_BYTES).set(store.pending_merge_bytes as f64);
+    gauge!(names::STORE_RUNNING_FLUSHES).set(store.running_flushes as f64);
+    gauge!(names::STORE_RUNNING_MERGES).set(store.running_merges as f64);
+    counter!(names::STORE_FLUSH_WRITTEN_BYTES_TOTAL).absolute(store.flush_written_bytes);
+    counter!(names::STORE_MERGE_READ_BYTES_TOTAL).absolute(store.merge_read_bytes);
+    counter!(names::STORE_MERGE_WRITTEN_BYTES_TOTAL).absolute(store.merge_written_bytes);
+    gauge!(names::STORE_WRITES_SLOWED).set(f64::from(u8::from(store.are_writes_slowed)));
+    gauge!(names::STORE_WRITES_STOPPED).set(f64::from(u8::from(store.are_writes_stopped)));
+    let stalled_ms = u64::try_from(store.stalled.as_millis()).unwrap_or(u64::MAX);
+    counter!(names::STORE_WRITES_STALLED_MILLISECONDS_TOTAL).absolute(stalled_ms);
+}
+
+fn record_lookups(blocks: &'static str, of: Lookups) {
+    counter!(names::STORE_CACHE_HITS_TOTAL, names::BLOCKS => blocks).absolute(of.hits);
+    counter!(names::STORE_CACHE_MISSES_TOTAL, names::BLOCKS => blocks).absolute(of.misses);
 }
 
 /// From Linux' `/proc`; elsewhere it is not known.

@@ -7,23 +7,29 @@ mod checkpoint;
 mod reclaim;
 mod rocks;
 mod space;
+mod statistics;
 #[cfg(test)]
 mod tests;
 
 pub use rocks::{RocksCursor, RocksOptions, RocksStore};
 pub(crate) use space::OpenStore;
+pub(crate) use statistics::{Lookups, StoreCounters, StoreStatistics};
 
 use crate::config::StateConfig;
 use dengine_kv::StoreError;
 use std::path::Path;
 
-/// Opens the store of a member.
-pub(crate) fn open(folder: &Path, settings: &StateConfig) -> Result<RocksStore, StoreError> {
+/// Opens the store of a member; what happens in it is counted by `counters`.
+pub(crate) fn open(
+    folder: &Path,
+    settings: &StateConfig,
+    counters: &StoreCounters,
+) -> Result<RocksStore, StoreError> {
     // Beyond what a processor can address there is nothing to have.
     let bytes = |setting| usize::try_from(setting).unwrap_or(usize::MAX);
     let options = RocksOptions {
         write_buffer_bytes: bytes(settings.write_buffer_bytes),
         block_cache_bytes: bytes(settings.block_cache_bytes),
     };
-    RocksStore::open(folder, &options)
+    RocksStore::open_counted(folder, &options, counters)
 }

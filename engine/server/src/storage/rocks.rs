@@ -6,6 +6,7 @@
 
 use super::reclaim::Failures;
 use super::space::{OpenStore, Patience};
+use super::statistics::StoreCounters;
 use crate::files::{self, Use};
 use bytes::Bytes;
 use dengine_kv::layout::version_prefix;
@@ -75,6 +76,7 @@ pub struct RocksStore {
     db: DB,
     write: WriteOptions,
     write_buffer_bytes: u64,
+    counters: StoreCounters,
     failures: Failures,
     /// Dropped after `db`, so that it tells when RocksDB has closed the directory.
     patience: Arc<Patience>,
@@ -95,31 +97,41 @@ impl RocksStore {
     /// If the directory cannot be used, is in use, is damaged, or holds something else. It is
     /// unchanged then.
     pub fn open(directory: &Path, options: &RocksOptions) -> Result<Self, StoreError> {
+        Self::open_counted(directory, options, &StoreCounters::none())
+    }
+
+    /// As [`RocksStore::open`]; what happens in the store is counted by `counters`.
+    pub(crate) fn open_counted(
+        directory: &Path,
+        wanted: &RocksOptions,
+        counters: &StoreCounters,
+    ) -> Result<Self, StoreError> {
         check_folder(directory)?;
         // RocksDB would create the directory too, but not make its name durable.
         create_dir_all(directory).map_err(|error| unusable(&error))?;
-        let db =
-            DB::open(&db_options(options), directory).map_err(|error| opening(directory, error))?;
-        Ok(Self::new(db, options))
+        let options = db_options(counters, wanted);
+        let db = DB::open(&options, directory).map_err(|error| opening(directory, error))?;
+        Ok(Self::new(db, wanted, counters.clone()))
     }
 
     /// Opens a store that nobody writes, and writes nothing either.
     pub(super) fn open_read_only(directory: &Path) -> Result<Self, StoreError> {
-        let wanted = RocksOptions::default();
-        let mut options = db_options(&wanted);
+        let (wanted, counters) = (RocksOptions::default(), StoreCounters::none());
+        let mut options = db_options(&counters, &wanted);
         options.create_if_missing(false);
         let db = DB::open_for_read_only(&options, directory, false)
             .map_err(|error| opening(directory, error))?;
-        Ok(Self::new(db, &wanted))
+        Ok(Self::new(db, &wanted, counters))
     }
 
-    fn new(db: DB, options: &RocksOptions) -> Self {
+    fn new(db: DB, options: &RocksOptions, counters: StoreCounters) -> Self {
         let mut write = WriteOptions::default();
         write.disable_wal(true);
         Self {
             db,
             write,
             write_buffer_bytes: options.write_buffer_bytes as u64,
+            counters,
             failures: Failures::default(),
             patience: Arc::default(),
         }
@@ -131,6 +143,10 @@ impl RocksStore {
 
     pub(super) fn write_buffer_bytes(&self) -> u64 {
         self.write_buffer_bytes
+    }
+
+    pub(super) fn counters(&self) -> &StoreCounters {
+        &self.counters
     }
 
     pub(super) fn patience(&self) -> &Patience {
@@ -280,8 +296,8 @@ impl Cursor for RocksCursor<'_> {
     }
 }
 
-fn db_options(wanted: &RocksOptions) -> Options {
-    let mut options = Options::default();
+fn db_options(counters: &StoreCounters, wanted: &RocksOptions) -> Options {
+    let mut options = counters.options();
     options.create_if_missing(true);
     options.set_prefix_extractor(SliceTransform::create(
         PREFIX_EXTRACTOR,

@@ -1,6 +1,6 @@
 //! RocksDB as a [`Store`], and the state machine on it.
 
-use super::{RocksOptions, RocksStore};
+use super::{RocksOptions, RocksStore, StoreCounters, StoreStatistics};
 use bytes::Bytes;
 use dengine_kv::store::conformance::Suite;
 use dengine_kv::store::{Cursor, MemoryStore, Scope, WriteBatch};
@@ -12,6 +12,7 @@ use dengine_snapshot as snapshot;
 use dengine_snapshot::Checkpoint;
 use dengine_types::{Entry, EntryKind, Index, Revision, Term};
 use std::io::{BufRead as _, Write as _};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
@@ -426,4 +427,98 @@ fn a_cursor_says_how_many_deleted_records_it_stepped_over() {
         50,
         "older ones lie in no other file that hides them"
     );
+}
+
+/// A member whose store counts, as one that installs snapshots opens it again and again.
+struct Counted {
+    folder: TempDir,
+    counters: StoreCounters,
+}
+
+impl Counted {
+    fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().expect("a directory"),
+            counters: StoreCounters::start(),
+        }
+    }
+
+    fn open(&self) -> StateMachine<RocksStore> {
+        let store = RocksStore::open_counted(self.folder.path(), &SMALL, &self.counters);
+        StateMachine::open(store.expect("open")).expect("open")
+    }
+}
+
+fn statistics(machine: &StateMachine<RocksStore>) -> StoreStatistics {
+    let asked = machine.flusher().with_store(|store| Ok(store.statistics()));
+    asked.expect("asking does not fail")
+}
+
+/// Keys that are there, and as many that never were.
+fn read_each(machine: &StateMachine<RocksStore>) {
+    for number in 0..50 {
+        for key in [format!("key {number}"), format!("key {number} not")] {
+            let read = machine.reader().get(&Bytes::from(key), None);
+            read.expect("read");
+        }
+    }
+}
+
+fn apply_and_flush(machine: &mut StateMachine<RocksStore>, indexes: RangeInclusive<u64>) {
+    let entries: Vec<_> = indexes.map(entry).collect();
+    machine.apply(&entries).expect("apply");
+    machine.flush().expect("flush");
+}
+
+#[test]
+fn a_store_tells_what_its_cache_and_its_filters_spare() {
+    let member = Counted::new();
+    let mut machine = member.open();
+    apply_and_flush(&mut machine, 1..=200);
+    let flushed = statistics(&machine);
+    assert_eq!(flushed.cache_capacity_bytes, SMALL.block_cache_bytes as u64);
+    assert!(flushed.flush_written_bytes > 0 && flushed.table_bytes > 0);
+    assert!(flushed.memtable_bytes > 0, "{flushed:?}");
+    assert!(!flushed.are_writes_slowed && !flushed.are_writes_stopped);
+
+    read_each(&machine);
+    let once = statistics(&machine);
+    assert!(once.data.misses > flushed.data.misses, "{once:?}");
+    assert!(once.cache_used_bytes > 0, "{once:?}");
+    // One in a hundred is wrong.
+    let skips = once.filter_skips - flushed.filter_skips;
+    assert!(skips > 25, "{once:?}");
+    let checks = once.filter_checks - flushed.filter_checks;
+    assert!(checks >= skips + 25, "{once:?}");
+
+    read_each(&machine);
+    let twice = statistics(&machine);
+    assert!(twice.data.hits >= once.data.hits + 25, "{twice:?}");
+}
+
+/// A member opens its store again when a snapshot has become its state.
+#[test]
+fn what_a_store_counts_goes_on_when_it_is_opened_again() {
+    let member = Counted::new();
+    let mut machine = member.open();
+    apply_and_flush(&mut machine, 1..=200);
+    apply_and_flush(&mut machine, 201..=400);
+    let merged = machine.flusher().with_store(|store| {
+        store.database().compact_range(None::<&[u8]>, None::<&[u8]>);
+        Ok(())
+    });
+    merged.expect("merge");
+    read_each(&machine);
+    read_each(&machine);
+    let before = statistics(&machine);
+    assert!(before.merge_written_bytes > 0, "{before:?}");
+    assert!(before.data.hits > 0, "{before:?}");
+    drop(machine);
+
+    let mut machine = member.open();
+    apply_and_flush(&mut machine, 401..=600);
+    let after = statistics(&machine);
+    assert!(after.data.hits >= before.data.hits, "{after:?}");
+    assert!(after.merge_written_bytes >= before.merge_written_bytes);
+    assert!(after.flush_written_bytes > before.flush_written_bytes);
 }

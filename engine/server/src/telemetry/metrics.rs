@@ -65,6 +65,81 @@ metrics_table! {
     /// Approximate size of the state on disk
     Gauge STATE_SIZE_BYTES = "dengine_state_size_bytes";
 
+    /// Bytes that the store's block cache may use
+    ///
+    /// `state.block_cache_bytes`.
+    Gauge STORE_CACHE_CAPACITY_BYTES = "dengine_store_cache_capacity_bytes";
+
+    /// Bytes that the store's block cache uses
+    Gauge STORE_CACHE_USED_BYTES = "dengine_store_cache_used_bytes";
+
+    /// Bytes of the store's block cache that can't make room for other blocks
+    Gauge STORE_CACHE_PINNED_BYTES = "dengine_store_cache_pinned_bytes";
+
+    /// Blocks that the store found in its cache
+    ///
+    /// Label: [`BLOCKS`]. Since the process began, also when a snapshot has become the state, as
+    /// all counters of the store.
+    Counter STORE_CACHE_HITS_TOTAL = "dengine_store_cache_hits_total";
+
+    /// Blocks that the store did not find in its cache
+    ///
+    /// Label: [`BLOCKS`]. Merges look there too, and leave what they read out of it.
+    Counter STORE_CACHE_MISSES_TOTAL = "dengine_store_cache_misses_total";
+
+    /// Times that a filter was asked whether a file of the store may hold a key
+    Counter STORE_FILTER_CHECKS_TOTAL = "dengine_store_filter_checks_total";
+
+    /// Times that a filter spared the store a search in a file
+    Counter STORE_FILTER_SKIPS_TOTAL = "dengine_store_filter_skips_total";
+
+    /// Bytes of the store's tables of writes in memory
+    ///
+    /// With those that are written out, but still read. `state.write_buffer_bytes` is the size of
+    /// one.
+    Gauge STORE_MEMTABLE_BYTES = "dengine_store_memtable_bytes";
+
+    /// Bytes of the files that hold the state
+    ///
+    /// Merged ones that are still read are not among them.
+    Gauge STORE_TABLE_BYTES = "dengine_store_table_bytes";
+
+    /// Bytes that the store has yet to merge, an estimate
+    ///
+    /// It slows writes at 64 GiB, and stops them at 256.
+    Gauge STORE_PENDING_MERGE_BYTES = "dengine_store_pending_merge_bytes";
+
+    /// Tables of writes that are being written to files
+    Gauge STORE_RUNNING_FLUSHES = "dengine_store_running_flushes";
+
+    /// Merges (compactions of RocksDB) that run
+    Gauge STORE_RUNNING_MERGES = "dengine_store_running_merges";
+
+    /// Bytes of files that were written from tables in memory
+    Counter STORE_FLUSH_WRITTEN_BYTES_TOTAL = "dengine_store_flush_written_bytes_total";
+
+    /// Bytes that merges have read from files
+    Counter STORE_MERGE_READ_BYTES_TOTAL = "dengine_store_merge_read_bytes_total";
+
+    /// Bytes that merges have written to files
+    Counter STORE_MERGE_WRITTEN_BYTES_TOTAL = "dengine_store_merge_written_bytes_total";
+
+    /// 1 while the store slows writes down, for flushes or merges are behind
+    ///
+    /// Else 0.
+    Gauge STORE_WRITES_SLOWED = "dengine_store_writes_slowed";
+
+    /// 1 while the store takes no writes, for flushes or merges are far behind
+    ///
+    /// Else 0.
+    Gauge STORE_WRITES_STOPPED = "dengine_store_writes_stopped";
+
+    /// Time that writes waited because the store slowed or stopped them
+    ///
+    /// In milliseconds, for counters are whole numbers.
+    Counter STORE_WRITES_STALLED_MILLISECONDS_TOTAL =
+        "dengine_store_writes_stalled_milliseconds_total";
+
     /// Always 1; the label names the version
     ///
     /// Label: [`VERSION`].
@@ -78,5 +153,7 @@ metrics_table! {
 pub const METHOD: &str = "method";
 /// Label: the gRPC status code, such as `OK`.
 pub const CODE: &str = "code";
+/// Label: what the store's blocks hold, `data`, `index` or `filter`.
+pub const BLOCKS: &str = "blocks";
 /// Label: version of the program.
 pub const VERSION: &str = "version";

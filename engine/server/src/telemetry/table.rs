@@ -21,7 +21,8 @@ pub(crate) struct Metric {
 
 impl Metric {
     fn unit(&self) -> Option<Unit> {
-        match self.name {
+        match self.name.strip_suffix("_total").unwrap_or(self.name) {
+            name if name.ends_with("_milliseconds") => Some(Unit::Milliseconds),
             name if name.ends_with("_seconds") => Some(Unit::Seconds),
             name if name.ends_with("_bytes") => Some(Unit::Bytes),
             _ => None,
@@ -42,7 +43,7 @@ impl Metric {
 /// Declares metrics: a constant with the name of each, and a `TABLE` of all of them.
 ///
 /// The first line of a row's documentation is also what `/metrics` says of it. Its unit follows
-/// from how its name ends.
+/// from how its name ends, before a counter's `_total`.
 macro_rules! metrics_table {
     ($(
         #[doc = $help:literal]
@@ -83,6 +84,23 @@ mod tests {
             assert!(names.insert(name), "{name} is there twice");
             assert_eq!(kind == Kind::Counter, name.ends_with("_total"), "{name}");
             assert!(!help.trim().is_empty(), "{name} has no description");
+        }
+    }
+
+    #[test]
+    fn a_unit_stands_at_the_end_of_a_name_or_before_total() {
+        for (name, unit) in [
+            ("log_sync_seconds", Some(Unit::Seconds)),
+            ("flush_written_bytes_total", Some(Unit::Bytes)),
+            ("stalled_milliseconds_total", Some(Unit::Milliseconds)),
+            ("applied_entries_total", None),
+        ] {
+            let metric = Metric {
+                kind: Kind::Gauge,
+                name,
+                help: "",
+            };
+            assert_eq!(metric.unit(), unit, "{name}");
         }
     }
 }

@@ -123,6 +123,12 @@ async fn metrics_are_there_and_carry_units() {
         "dengine_leader 1\n",
         "dengine_build_info{version=",
         "process_resident_memory_bytes",
+        "dengine_store_cache_capacity_bytes 67108864\n",
+        "dengine_store_cache_hits_total{blocks=\"data\"} ",
+        "dengine_store_cache_misses_total{blocks=\"filter\"} ",
+        "dengine_store_writes_stopped 0\n",
+        "dengine_store_writes_stalled_milliseconds_total 0\n",
+        "# TYPE dengine_store_merge_written_bytes_total counter\n",
         "# HELP dengine_request_seconds",
     ] {
         assert!(text.contains(part), "{part} is missing in\n{text}");
