@@ -8,9 +8,10 @@ use dengine_bench_model::results::{
     Machine, Protocol, ReadConsistency, Report, RunResult, Shape, Workload,
 };
 
+use crate::outcome::Verdict;
+
 pub use self::table::table;
 pub(crate) use self::table::{LATENCY, latency};
-use crate::outcome::Verdict;
 
 /// Renders a result. The verdict comes first if it is not a success.
 #[must_use]

@@ -1,9 +1,9 @@
 //! What a run leaves on its target's disk, and whether there is room for it.
 
 use dengine_bench_model::results::Report;
+use dengine_fake_kv::{Load, Peer};
 
 use crate::{bench, read, result};
-use dengine_fake_kv::{Load, Peer};
 
 /// Others' keys, one of which looks like the tool's own without a folder.
 const OF_OTHERS: [&str; 3] = ["00000001", "dengine-bench/notes", "users/1"];

@@ -219,8 +219,9 @@ pub(crate) fn typed(argument: OsString) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::Parser;
+
+    use super::*;
 
     #[derive(Debug, Parser)]
     struct Only {

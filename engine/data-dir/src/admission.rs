@@ -75,8 +75,9 @@ impl DataDir {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::path::Path;
+
+    use super::*;
 
     fn opened() -> (tempfile::TempDir, DataDir) {
         let directory = tempfile::tempdir().unwrap();

@@ -4,9 +4,10 @@
 //! entries that this member has. The member must not take part then, whatever else its data
 //! directory holds.
 
-use super::{DataDir, DataDirError, read_file, write_file};
 use std::io;
 use std::path::PathBuf;
+
+use super::{DataDir, DataDirError, read_file, write_file};
 
 const RECORD: &str = "given-up";
 

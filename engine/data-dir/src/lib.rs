@@ -24,11 +24,12 @@ pub use power::{PowerGuard, decode_power_mark, encode_power_mark};
 pub use record::{FORMAT, Identity, Record, RecordError};
 pub use snapshots::SnapshotPaths;
 
-use dengine_log::durable::{create_dir_all, sync_dir};
 use std::fs::File;
 use std::io;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
+
+use dengine_log::durable::{create_dir_all, sync_dir};
 
 const RECORD: &str = "folder.toml";
 const RECORD_NEW: &str = "folder.toml.new";
@@ -317,9 +318,9 @@ fn write_file(dir: &Path, name: &str, text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     use dengine_types::{ClusterId, MemberId};
+
+    use super::*;
 
     const IDENTITY: Identity = Identity {
         cluster_id: ClusterId(u64::MAX),

@@ -9,10 +9,11 @@
 //! member is trusted although it lacks acknowledged writes. The same holds if a sync failed and the
 //! disk refused the mark as well; then only the log of the process shows it.
 
-use super::{DataDir, DataDirError, read_file, write_file};
-use crate::marks::PowerMark;
 use std::io;
 use std::path::PathBuf;
+
+use super::{DataDir, DataDirError, read_file, write_file};
+use crate::marks::PowerMark;
 
 const RECORD: &str = "power.toml";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";

@@ -7,14 +7,16 @@
 //! ```
 //! `dengine_snapshot` decides what is moved, and when.
 
-use super::{DataDir, DataDirError};
+use std::io;
+use std::path::{Path, PathBuf};
+
 use dengine_log::durable::sync_dir;
 use dengine_log::{DiskError, RealDisk};
 use dengine_snapshot as snapshot;
 use dengine_snapshot::{MemberDirs, RESERVED, SnapshotError, Staging};
 use dengine_types::ClusterId;
-use std::io;
-use std::path::{Path, PathBuf};
+
+use super::{DataDir, DataDirError};
 
 const SNAPSHOT: &str = "snapshot";
 const INCOMING: &str = "incoming";
@@ -148,11 +150,12 @@ fn remove_folder(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use bytes::Bytes;
     use dengine_log::Position;
     use dengine_snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId, open_state};
     use dengine_types::{Index, Term};
+
+    use super::*;
 
     const CLUSTER: ClusterId = ClusterId(3);
     const BASE: Position = Position {

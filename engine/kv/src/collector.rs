@@ -10,13 +10,15 @@
 //! The list keeps the changes of the compact revision itself, because a watch may begin there; and
 //! a tombstone as long as its place in the list.
 
+use std::sync::Arc;
+
+use dengine_types::Revision;
+
 use super::layout::{
     Change, Stamp, change, change_range, put_change_key, put_data_key, split_change_key,
 };
 use super::machine::SharedState;
 use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
-use dengine_types::Revision;
-use std::sync::Arc;
 
 /// Removes obsolete versions. One is enough for a store; more do no harm.
 #[derive(Debug)]

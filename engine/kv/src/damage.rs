@@ -4,9 +4,10 @@
 //! callers; but a member that fails to return what it had acknowledged must not go on, so damage
 //! that readers find is reported here as well.
 
-use super::store::StoreError;
 use std::fmt;
 use std::sync::OnceLock;
+
+use super::store::StoreError;
 
 /// The callback, once it is set.
 #[derive(Default)]

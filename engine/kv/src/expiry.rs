@@ -10,13 +10,15 @@
 //! state when the result begins a time to live, and *before* the state when the result decides
 //! whether one is over.
 
-use super::{Command, ExpiredKey, ExpiringKey, ReadError, Reader, SessionInfo, Store};
-use bytes::Bytes;
-use dengine_planted::planted;
-use dengine_types::{Index, Moment, Revision, SessionId};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::{Index, Moment, Revision, SessionId};
+
+use super::{Command, ExpiredKey, ExpiringKey, ReadError, Reader, SessionInfo, Store};
 
 /// How many records are read at once.
 const PAGE: usize = 1024;

@@ -16,12 +16,14 @@
 //! twice. Zero bytes of a user key are written as `00 FF`, so `00 00` ends a key that may be a
 //! prefix of another one, and the order is kept.
 
+use std::ops::Range;
+
+use dengine_types::{Index, NUMBER_MAX, Revision, SessionId, Term};
+use prost::encoding::{decode_varint, encode_varint};
+
 use super::store::StoreError;
 use crate::SESSIONS_MAX;
 use crate::membership::Membership;
-use dengine_types::{Index, NUMBER_MAX, Revision, SessionId, Term};
-use prost::encoding::{decode_varint, encode_varint};
-use std::ops::Range;
 
 /// The format that this program writes, and the newest one that it reads.
 pub const FORMAT_VERSION: u32 = 3;

@@ -1,5 +1,11 @@
 //! The state machine: applies entries of the log, in order, each exactly once.
 
+use std::sync::Arc;
+
+use dengine_planted::planted;
+use dengine_types::sync::atomic::{AtomicU64, Ordering};
+use dengine_types::{Entry, Index, Revision, SessionId, Term};
+
 use super::damage::Damage;
 use super::layout::{
     FORMAT_KEY, MEMBERSHIP_KEY, MachineState, STATE_KEY, check_format, decode_membership,
@@ -10,10 +16,6 @@ use super::store::{Cursor, Reclaimed, Scope, Store, StoreError, WriteBatch};
 use super::transition::{Finished, Transition};
 use super::visits::VisitBounds;
 use super::{Applied, Collector, CommandVersion, Membership, Reader};
-use dengine_planted::planted;
-use dengine_types::sync::atomic::{AtomicU64, Ordering};
-use dengine_types::{Entry, Index, Revision, SessionId, Term};
-use std::sync::Arc;
 
 /// A step ends once its batch and its outcomes have this size. Ranges make effects much larger than
 /// the entries that cause them, so the number of entries is no limit. Changing it is safe: members

@@ -5,10 +5,12 @@
 //! full it becomes the old one, and the old one is dropped. So a key stays as long as it is used
 //! once in a generation.
 
-use super::KeyValue;
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use dengine_types::Revision;
-use std::collections::HashMap;
+
+use super::KeyValue;
 
 /// The maximum size of one generation, in bytes.
 const GENERATION_BYTES: usize = 8 << 20;

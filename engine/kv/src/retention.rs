@@ -3,9 +3,10 @@
 //! No clock and no I/O. Every member may [`observe`](Retention::observe) all the time, so that a
 //! new leader knows how old its revisions are; only the leader proposes.
 
-use dengine_types::{Moment, Revision};
 use std::collections::VecDeque;
 use std::time::Duration;
+
+use dengine_types::{Moment, Revision};
 
 /// The number of samples within the duration: history may become older than configured by the time
 /// between two of them.

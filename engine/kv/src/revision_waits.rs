@@ -3,14 +3,15 @@
 //!
 //! What may not live here: who may wait, for how long, and what observes new revisions.
 
-use dengine_planted::planted;
-use dengine_types::Revision;
-use dengine_types::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
+
+use dengine_planted::planted;
+use dengine_types::Revision;
+use dengine_types::sync::{Mutex, MutexGuard};
 
 /// All waiting tasks. See [the module](self).
 #[derive(Debug, Default)]
@@ -115,11 +116,12 @@ impl Drop for Entry<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::pin::pin;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
+
+    use super::*;
 
     /// Counts the wake-ups.
     #[derive(Default)]

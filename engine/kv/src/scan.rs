@@ -1,13 +1,15 @@
 //! Finds the versions of keys that are visible at a revision.
 
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use dengine_types::Revision;
+
 use super::layout::{
     Version, corrupt, data_range, put_data_key, put_inverted, split_data_key, user_key, version,
 };
 use super::store::{Cursor, Scope, Store, StoreError};
 use super::{KeyRange, KeyValue};
-use bytes::Bytes;
-use dengine_types::Revision;
-use std::ops::ControlFlow;
 
 /// How many records to step over before a seek is cheaper.
 const STEPS_MAX: usize = 8;

@@ -4,12 +4,14 @@
 //! repeated command gets the same reply. The storage of a session is limited: commands of a client
 //! that acknowledges nothing are refused before anything of them is applied.
 
-use super::store::StoreError;
-use super::{Refusal, SESSION_BYTES_MAX, SESSION_REPLIES_MAX};
+use std::collections::BTreeMap;
+
 use dengine_planted::planted;
 use dengine_types::{Index, SessionId};
 use prost::Message as _;
-use std::collections::BTreeMap;
+
+use super::store::StoreError;
+use super::{Refusal, SESSION_BYTES_MAX, SESSION_REPLIES_MAX};
 
 /// A session as stored, besides the replies themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

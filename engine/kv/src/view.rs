@@ -1,14 +1,16 @@
 //! The meaning of the comparisons and reads of a batch, shared by the applier and, for a batch that
 //! changes nothing, a reader.
 
+use std::cmp::Ordering;
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use dengine_types::Revision;
+
 use super::scan::Found;
 use super::store::StoreError;
 use super::visits::Visits;
 use super::{BatchAnswer, BatchOperation, Compare, CompareTarget, KeyRange, KeyValue, Relation};
-use bytes::Bytes;
-use dengine_types::Revision;
-use std::cmp::Ordering;
-use std::ops::ControlFlow;
 
 /// The approximate cost of a pair in an answer besides its key and value.
 const PAIR_OVERHEAD_BYTES: usize = 32;

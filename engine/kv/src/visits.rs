@@ -3,8 +3,9 @@
 //! them have, however their stores are laid out: each existing key, and each deleted one that
 //! history still has.
 
-use super::{RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, Refusal};
 use std::ops::ControlFlow;
+
+use super::{RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, Refusal};
 
 /// What the ranges of a command have visited.
 #[derive(Clone, Copy, Debug)]

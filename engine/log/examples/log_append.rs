@@ -1,11 +1,12 @@
 //! Measures appends to a log on this disk: `cargo run --release -p dengine-log --example log_append
 //! -- DIRECTORY [ENTRIES_PER_BATCH] [BYTES_PER_ENTRY] [BATCHES]`. Every batch is synced.
 
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 use dengine_log::{Batch, Log, LogOptions, RealDisk};
 use dengine_types::{ClusterId, Entry, EntryKind, Index, MemberId, Term};
-use std::io::Write as _;
-use std::time::{Duration, Instant};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);

@@ -3,9 +3,10 @@
 //!
 //! This is test code that ships as a library; it panics where the disk is wrong.
 
-use super::{Batch, Disk, DiskFile, Log, LogOptions, Position};
 use bytes::Bytes;
 use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
+
+use super::{Batch, Disk, DiskFile, Log, LogOptions, Position};
 
 /// A directory that can be opened again and again.
 pub trait Directory {

@@ -58,9 +58,10 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::cell::RefCell;
     use std::collections::BTreeSet;
+
+    use super::*;
 
     /// The operations that create `path` when the directories of `there` exist, up to `steps` of
     /// them.

@@ -1,8 +1,10 @@
 //! The errors of the log, by what the caller can do about them.
 
-use super::disk::DiskError;
-use dengine_types::{ClusterId, Index, MemberId};
 use std::path::PathBuf;
+
+use dengine_types::{ClusterId, Index, MemberId};
+
+use super::disk::DiskError;
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LogError {

@@ -1,5 +1,9 @@
 //! The files behind the segments: creating spares, turning them into segments, and cleaning up.
 
+use std::sync::Arc;
+
+use dengine_types::{HardState, NUMBER_MAX};
+
 use super::LogOptions;
 use super::disk::{Disk, DiskError, DiskFile};
 use super::error::LogError;
@@ -8,8 +12,6 @@ use super::names::Name;
 use super::open::{Found, Tail};
 use super::segments::{SegmentFile, Segments};
 use super::state::{LogState, Position};
-use dengine_types::{HardState, NUMBER_MAX};
-use std::sync::Arc;
 
 /// Zeros are written in pieces of this size. The page cache may keep what one call wrote as one
 /// folio (ext4 since Linux 6.16, XFS for longer), and each small append later walks all blocks of
@@ -214,11 +216,12 @@ pub(super) fn create_log<D: Disk>(
 
 #[cfg(test)]
 mod tests {
+    use dengine_types::Index;
+
     use super::super::Log;
     use super::super::conformance::{batch, small_options};
     use super::super::memory::MemoryDisk;
     use super::*;
-    use dengine_types::Index;
 
     /// The next spare gets a higher number than all existing ones.
     #[test]

@@ -3,9 +3,10 @@
 //! Nothing here does I/O, and nothing here trusts what it reads: every length is checked against
 //! the bytes that are there before it is used. All numbers are little-endian.
 
-use super::state::Position;
 use bytes::Bytes;
 use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
+
+use super::state::Position;
 
 /// The format that this program writes, and the newest one that it reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -418,9 +419,10 @@ fn get_u64(bytes: &[u8], at: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use expect_test::expect;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn hex(bytes: &[u8]) -> String {
         let byte = |byte: &u8| format!("{byte:02x}");

@@ -68,8 +68,9 @@ pub use reset_to_state::reset_to_state;
 pub use state::Position;
 pub use writer::Log;
 
-use dengine_types::{ClusterId, Entry, HardState, Index, MemberId, Term};
 use std::path::PathBuf;
+
+use dengine_types::{ClusterId, Entry, HardState, Index, MemberId, Term};
 
 /// The options of a log. [`LogOptions::new`] has the defaults.
 #[derive(Clone, Debug)]

@@ -5,13 +5,15 @@
 //! afterwards, reads return the new bytes until [`MemoryDisk::evict`], and the next sync succeeds
 //! without them.
 
-use super::disk::{Disk, DiskError, DiskFile};
-use dengine_types::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use dengine_types::sync::{Mutex, MutexGuard};
+
+use super::disk::{Disk, DiskError, DiskFile};
 
 /// The unit that a disk writes atomically.
 pub const SECTOR_BYTES: usize = 512;

@@ -5,13 +5,14 @@
 //! which may write other files' data first: tens of milliseconds. Syncs of a segment whose space is
 //! already allocated do not wait for it, so appends go on meanwhile.
 
+use std::sync::Arc;
+
 use super::disk::{Disk, DiskFile};
 use super::error::LogError;
 use super::files::{Filling, Spare};
 use super::format::SEGMENT_HEADER_BYTES;
 use super::names::Name;
 use super::writer::Log;
-use std::sync::Arc;
 
 /// The spare that is being prepared.
 #[derive(Debug)]

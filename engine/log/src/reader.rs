@@ -1,14 +1,16 @@
 //! Reading entries while the log is written.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dengine_types::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use dengine_types::{Entry, Index, Term};
+
 use super::disk::{Disk, DiskFile};
 use super::error::LogError;
 use super::format::{BatchHeader, Frame, entry_bytes};
 use super::segments::{Piece, Segments};
 use super::state::Position;
-use bytes::Bytes;
-use dengine_types::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use dengine_types::{Entry, Index, Term};
-use std::sync::Arc;
 
 /// The state that the log and its readers share.
 pub(super) struct SharedSegments<F>(RwLock<Segments<F>>);

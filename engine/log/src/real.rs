@@ -1,14 +1,15 @@
 //! A directory of the operating system as a [`Disk`].
 
-use crate::durable::create_dir_all;
-
-use super::disk::{Disk, DiskError, DiskFile};
-use rustix::fs::{FallocateFlags, FlockOperation};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{FallocateFlags, FlockOperation};
+
+use super::disk::{Disk, DiskError, DiskFile};
+use crate::durable::create_dir_all;
 
 /// A directory of the operating system, locked (`flock`) until this value is dropped.
 #[derive(Debug)]

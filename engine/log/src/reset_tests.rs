@@ -1,10 +1,11 @@
 //! The reset of a log installs a snapshot: after a crash it has taken effect, or it has not.
 
+use dengine_testkit::Random;
+use dengine_types::{HardState, Index, MemberId, Term};
+
 use super::conformance::{batch, small_options};
 use super::memory::MemoryDisk;
 use super::{Batch, Log, Position, Recovered};
-use dengine_testkit::Random;
-use dengine_types::{HardState, Index, MemberId, Term};
 
 const BASE: Position = Position {
     index: Index(500),

@@ -1,7 +1,8 @@
 //! The reset of a log that ends before the state that was applied from it.
 
-use super::{Disk, Log, LogError, Position};
 use dengine_types::{HardState, MemberId};
+
+use super::{Disk, Log, LogError, Position};
 
 /// Resets the log to the last applied entry of a state that is ahead of it. Use it only after a
 /// person has accepted that a `memory-first` member lost writes. It is safe because the state holds
@@ -29,11 +30,12 @@ pub fn reset_to_state<D: Disk>(log: &mut Log<D>, applied: Position) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use dengine_types::{Index, Term};
+
     use super::super::conformance::{batch, small_options};
     use super::super::memory::MemoryDisk;
     use super::super::{Batch, Recovered};
     use super::*;
-    use dengine_types::{Index, Term};
 
     const KNOWN: HardState = HardState {
         term: Term(4),

@@ -1,14 +1,16 @@
 //! The log's index in memory: its segments, and where in them each batch with entries is. The
 //! writer changes it, readers look entries up in it.
 
-use super::disk::DiskFile;
-use super::error::LogError;
-use super::state::{Change, LogState};
-use dengine_planted::planted;
-use dengine_types::{Index, Term};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+use dengine_planted::planted;
+use dengine_types::{Index, Term};
+
+use super::disk::DiskFile;
+use super::error::LogError;
+use super::state::{Change, LogState};
 
 /// A segment's open file, and what is needed to verify a batch read from it.
 #[derive(Debug)]

@@ -1,5 +1,10 @@
 //! Appending, syncing, rotating and truncating.
 
+use std::sync::Arc;
+
+use dengine_planted::planted;
+use dengine_types::{Entry, HardState, Index};
+
 use super::disk::{Disk, DiskError, DiskFile as _};
 use super::error::LogError;
 use super::files::{Filling, Spare, begin_segment, clear_spares, create_log, epoch};
@@ -14,9 +19,6 @@ use super::reader::{LogReader, SharedSegments};
 use super::segments::{BatchRef, SegmentFile};
 use super::state::{Change, Position};
 use super::{Batch, LogOptions, Recovered};
-use dengine_planted::planted;
-use dengine_types::{Entry, HardState, Index};
-use std::sync::Arc;
 
 /// The capacity that the buffer keeps between appends.
 const BUFFER_BYTES_KEPT: usize = 8 << 20;

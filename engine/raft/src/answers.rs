@@ -6,11 +6,12 @@
 //! that they were to return. A client has at most three quarters of what others leave: one that
 //! reads nothing would have everybody else refused, for minutes.
 
-use dengine_planted::planted;
-use dengine_types::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
+
+use dengine_planted::planted;
+use dengine_types::sync::{Mutex, MutexGuard};
 
 /// What is not counted: the number of requests that are served at once bounds it well enough.
 pub const SMALL_BYTES: usize = 4096;

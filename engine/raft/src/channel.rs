@@ -10,13 +10,14 @@
 //! A sender may also take the place of a receiver that sleeps, and take out what there is
 //! ([`Loan`]): while little is under way, to be woken takes longer than what is to be done.
 
-use dengine_planted::planted;
-use dengine_types::sync::{Condvar, Mutex, MutexGuard};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
+
+use dengine_planted::planted;
+use dengine_types::sync::{Condvar, Mutex, MutexGuard};
 
 /// Items for which the receiver keeps memory while it has none.
 const KEPT_ITEMS_MAX: usize = 4096;
@@ -410,8 +411,9 @@ impl<T> Drop for Receiver<T> {
 
 #[cfg(all(test, not(any(feature = "loom", feature = "shuttle"))))]
 mod tests {
-    use super::*;
     use std::thread;
+
+    use super::*;
 
     #[test]
     fn items_come_out_in_order_and_then_the_end() {

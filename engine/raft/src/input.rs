@@ -1,11 +1,13 @@
 //! The inputs of a replica: [`Input`] and its parts.
 
-use crate::replica::{Announcement, AppliedRange};
+use std::net::IpAddr;
+
 use bytes::Bytes;
 use dengine_kv::{CommandVersion, MembershipChange};
 use dengine_log::Position;
 use dengine_types::{Entry, EntryKind, Index, MemberId};
-use std::net::IpAddr;
+
+use crate::replica::{Announcement, AppliedRange};
 
 /// Identifies one request of a caller; unique within one run of a member. Drawn from
 /// [`Replica::name`](crate::replica::Replica::name).
@@ -211,9 +213,10 @@ pub struct SnapshotMeta {
 
 #[cfg(test)]
 mod tests {
+    use dengine_kv::CommandVersion;
+
     use super::{Write, settles};
     use crate::replica::lone::LoneLeader;
-    use dengine_kv::CommandVersion;
 
     #[test]
     fn what_settles_a_change_is_told_from_what_begins_a_term() {

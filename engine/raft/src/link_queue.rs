@@ -5,15 +5,17 @@
 //! What may not live here: streams and clocks. The simulator, which has one thread, runs the queue
 //! without this.
 
-use crate::output::Outbound;
-use crate::peer_queue::{Dropped, PeerQueue, QueueLimits};
-use bytes::Bytes;
-use dengine_planted::planted;
-use dengine_types::sync::{Mutex, MutexGuard};
 use std::future::{Future, poll_fn};
 use std::sync::PoisonError;
 use std::task::{Poll, Waker};
 use std::time::Duration;
+
+use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::sync::{Mutex, MutexGuard};
+
+use crate::output::Outbound;
+use crate::peer_queue::{Dropped, PeerQueue, QueueLimits};
 
 /// See [the module](self). One task waits at a time.
 #[derive(Debug)]

@@ -1,12 +1,13 @@
 //! The outputs of a replica: [`Output`] and its parts.
 
-use crate::consensus::{PeerMessageError, ReplicaState};
-use crate::input::{AppendId, Token};
-use crate::replica::RequestError;
 use bytes::Bytes;
 use dengine_kv::Outcome;
 use dengine_log::Position;
 use dengine_types::{Entry, HardState, Index, MemberId, Term};
+
+use crate::consensus::{PeerMessageError, ReplicaState};
+use crate::input::{AppendId, Token};
+use crate::replica::RequestError;
 
 /// Something to be done. Outputs are carried out in order. [`Output::Log`] and [`Output::Apply`]
 /// may be done there and then, or each be given to a thread that keeps their order; it then

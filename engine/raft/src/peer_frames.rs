@@ -15,9 +15,10 @@
 //!
 //! What may not live here: sockets and clocks. The server and the simulator run the same code.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::io::IoSlice;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// What each side of a stream begins with.
 pub const MAGIC: [u8; 8] = *b"DENGINE1";
@@ -300,8 +301,9 @@ impl Decoder {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     const MAX: usize = 1 << 20;
 

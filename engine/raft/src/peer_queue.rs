@@ -9,11 +9,13 @@
 //!
 //! What may not live here: clocks, sockets, and what messages mean.
 
-use crate::output::Outbound;
-use bytes::Bytes;
-use dengine_planted::planted;
 use std::collections::VecDeque;
 use std::time::Duration;
+
+use bytes::Bytes;
+use dengine_planted::planted;
+
+use crate::output::Outbound;
 
 /// Messages without log that are kept while a stream is down. The oldest go first: a later one of a
 /// kind says all that an earlier one did.
@@ -193,9 +195,10 @@ pub fn frame_bytes(messages: &[Bytes]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use dengine_types::MemberId;
     use proptest::prelude::*;
+
+    use super::*;
 
     const MILLI: Duration = Duration::from_millis(1);
     const LIMITS: QueueLimits = QueueLimits {

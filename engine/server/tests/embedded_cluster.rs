@@ -3,15 +3,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
 
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::pin::pin;
+use std::time::Duration;
+
 use bytes::Bytes;
 use dengine::{Config, NewMember, Node, RequestError};
 use dengine_kv::{Command, Outcome};
 use dengine_types::{ClusterId, MemberId, Revision};
 use futures::poll;
-use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
-use std::pin::pin;
-use std::time::Duration;
 
 const CLUSTER: ClusterId = ClusterId(42);
 

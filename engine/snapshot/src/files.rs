@@ -1,8 +1,9 @@
 //! Operations of staging on single files.
 
+use dengine_log::{Disk, DiskError, DiskFile};
+
 use super::SnapshotError;
 use super::manifest::{FileEntry, MANIFEST_BYTES_MAX};
-use dengine_log::{Disk, DiskError, DiskFile};
 
 /// Files are read back in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;

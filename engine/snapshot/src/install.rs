@@ -12,10 +12,11 @@
 //! ```
 //! [`MemberDirs`] does the operations; those of the simulator lose power between any two steps.
 
-use super::{Decision, SnapshotError, Staging};
 use dengine_log::{Disk, DiskError, Log, LogError, Position};
 use dengine_planted::planted;
 use dengine_types::{ClusterId, HardState, Index};
+
+use super::{Decision, SnapshotError, Staging};
 
 /// A directory of a member that an installation moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

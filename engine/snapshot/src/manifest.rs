@@ -4,9 +4,10 @@
 //! No input is trusted: every length is checked against the available bytes before it is used, and
 //! there is one encoding for every manifest.
 
-use super::{Place, SnapshotError};
 use dengine_log::Position;
 use dengine_types::{ClusterId, Index, Term};
+
+use super::{Place, SnapshotError};
 
 /// The format that this program writes, and the newest one that it reads.
 pub const FORMAT_VERSION: u32 = 1;

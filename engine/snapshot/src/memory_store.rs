@@ -3,9 +3,10 @@
 //! The file contains each record as its two lengths (4 bytes each, little-endian), key and value,
 //! and at its end a CRC32C of all of it.
 
-use super::Checkpoint;
 use dengine_kv::store::{MemoryStore, Store as _, StoreError, WriteBatch};
 use dengine_log::{Disk, DiskError, DiskFile as _};
+
+use super::Checkpoint;
 
 const FILE: &str = "records";
 const CRC_BYTES: usize = 4;

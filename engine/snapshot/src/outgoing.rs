@@ -1,12 +1,13 @@
 //! Reads a checkpoint's files in chunks.
 
+use bytes::Bytes;
+use dengine_log::{Disk, DiskFile as _, Position};
+use dengine_types::ClusterId;
+
 use super::files::checksum;
 use super::{
     CHUNK_BYTES_MAX, Chunk, FILES_MAX, FileEntry, Manifest, Place, SnapshotError, SnapshotId,
 };
-use bytes::Bytes;
-use dengine_log::{Disk, DiskFile as _, Position};
-use dengine_types::ClusterId;
 
 /// A checkpoint that can be sent. Its files must not change; they are opened when they are needed.
 #[derive(Debug)]

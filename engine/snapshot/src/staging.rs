@@ -8,13 +8,14 @@
 //! ```
 //! Files are removed in the opposite order.
 
-use super::files::{checksum, create, finish_file, read_small, sync};
-use super::outgoing::advance;
-use super::{CHUNK_BYTES_MAX, Chunk, FileEntry, Manifest, Place, SnapshotError};
 use dengine_kv::StoreError;
 use dengine_log::{Disk, DiskError, DiskFile, Position};
 use dengine_planted::planted;
 use dengine_types::{ClusterId, Index};
+
+use super::files::{checksum, create, finish_file, read_small, sync};
+use super::outgoing::advance;
+use super::{CHUNK_BYTES_MAX, Chunk, FileEntry, Manifest, Place, SnapshotError};
 
 /// The prefix of staging's own files, which no file of a snapshot has.
 pub const RESERVED: &str = "dengine-";

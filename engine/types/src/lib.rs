@@ -2,10 +2,11 @@
 
 pub mod sync;
 
-use bytes::Bytes;
-use dengine_planted::planted;
 use std::fmt;
 use std::time::Duration;
+
+use bytes::Bytes;
+use dengine_planted::planted;
 
 /// The largest term, index or file number that is accepted. Counting a thousand million a second
 /// would take over a century to reach it, so a larger number is damage or forged. Sums of a few of

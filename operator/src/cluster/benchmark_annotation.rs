@@ -283,7 +283,6 @@ fn holders(cluster: &DEngineCluster) -> impl Iterator<Item = &ManagedFieldsEntry
 #[cfg(test)]
 mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, Time};
-
     use kube::core::Status;
 
     use super::*;

@@ -1,10 +1,12 @@
 //! Several operations in one command, after comparisons: a transaction of etcd.
 
-use crate::KeyRange;
-use bytes::Bytes;
-use dengine_types::Revision;
 use std::collections::BTreeSet;
 use std::ops::Bound;
+
+use bytes::Bytes;
+use dengine_types::Revision;
+
+use crate::KeyRange;
 
 /// Does `then` if all of `compares` hold, else `otherwise`, in order, in at most one revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,9 @@
 //! Requests as protobuf messages in the log. `docs/formats.md` describes the same messages.
 
+use bytes::{BufMut, Bytes, BytesMut};
+use dengine_types::{Index, Revision, SessionId};
+use prost::Message as _;
+
 use super::records::{
     BatchRecord, CompareAndSwapRecord, CompareRecord, DeleteRecord, EndRecord, ExpectedRecord,
     ExpireKeysRecord, ExpireSessionRecord, ExpiredKeyRecord, GetRecord, KeysRecord, Kind,
@@ -11,9 +15,6 @@ use super::{
     ExpiredKey, LoggedRequest, Relation, Request, SessionStamp,
 };
 use crate::{KeyRange, StoreError};
-use bytes::{BufMut, Bytes, BytesMut};
-use dengine_types::{Index, Revision, SessionId};
-use prost::Message as _;
 
 impl Request {
     /// Encodes the data of a log entry in `version`.

@@ -13,9 +13,10 @@ mod version;
 pub use batch::{Batch, BatchOperation, Compare, CompareTarget, Relation};
 pub use version::CommandVersion;
 
-use super::KeyRange;
 use bytes::Bytes;
 use dengine_types::{Index, Revision, SessionId};
+
+use super::KeyRange;
 
 /// A command, and the session that makes it safe to repeat.
 #[derive(Clone, Debug, PartialEq, Eq)]

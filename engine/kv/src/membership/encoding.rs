@@ -1,10 +1,11 @@
 //! Membership and its changes as protobuf messages, in the log and in the store.
 
-use super::{MEMBER_ID_MAX, Member, Membership, MembershipChange};
-use crate::StoreError;
 use bytes::{BufMut, Bytes, BytesMut};
 use dengine_types::{ClusterId, MemberId};
 use prost::Message as _;
+
+use super::{MEMBER_ID_MAX, Member, Membership, MembershipChange};
+use crate::StoreError;
 
 /// The version of changes that this program writes, and the highest that it reads. As with
 /// [commands](crate::command), every new field or kind needs a new version.

@@ -6,11 +6,13 @@
 
 mod encoding;
 
-use dengine_planted::planted;
-use dengine_types::{ClusterId, MemberId};
-pub use encoding::{CHANGE_VERSION, MembershipDecodeError};
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
+
+use dengine_planted::planted;
+use dengine_types::{ClusterId, MemberId};
+
+pub use encoding::{CHANGE_VERSION, MembershipDecodeError};
 
 /// The maximum number of members, learners included.
 pub const MEMBERS_MAX: usize = 32;

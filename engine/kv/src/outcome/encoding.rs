@@ -1,11 +1,12 @@
 //! Outcomes as protobuf messages, as sessions store them. `docs/formats.md` describes the same
 //! messages.
 
-use super::{BatchAnswer, Outcome, Refusal};
-use crate::{KeyValue, REPLY_BYTES_MAX, StoreError};
 use bytes::Bytes;
 use dengine_types::Revision;
 use prost::Message as _;
+
+use super::{BatchAnswer, Outcome, Refusal};
+use crate::{KeyValue, REPLY_BYTES_MAX, StoreError};
 
 /// Encodes the stored reply to a stamped command: whole if it is not too large, otherwise without
 /// its pairs.

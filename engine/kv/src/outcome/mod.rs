@@ -4,10 +4,12 @@ mod encoding;
 
 pub use encoding::{decode_kept, encode_kept};
 
-use super::{CommandError, KeyValue, Membership, MembershipRefusal};
+use std::sync::Arc;
+
 use bytes::Bytes;
 use dengine_types::{Index, Revision, SessionId, Term};
-use std::sync::Arc;
+
+use super::{CommandError, KeyValue, Membership, MembershipRefusal};
 
 /// An applied entry with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -276,8 +278,9 @@ pub enum Refusal {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use bytes::Bytes;
+
+    use super::*;
 
     #[test]
     fn a_reply_that_is_too_large_is_stored_without_pairs() {

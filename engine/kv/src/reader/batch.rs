@@ -1,14 +1,16 @@
 //! Batches that change nothing: answered at one revision, without a log entry.
 
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use dengine_types::Revision;
+
 use super::{ReadError, Reader};
 use crate::scan::{Scan, Seen, find};
 use crate::store::{Scope, Store};
 use crate::view::{Get, Live, View, Visited};
 use crate::visits::{VisitBounds, Visits};
 use crate::{BATCH_READ_BYTES_MAX, Batch, BatchAnswer, KeyRange, KeyValue, Outcome};
-use bytes::Bytes;
-use dengine_types::Revision;
-use std::ops::ControlFlow;
 
 /// The state at one revision.
 struct StateAt<'r, S> {

@@ -1,13 +1,14 @@
 //! History in its order, for watches.
 
+use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::Revision;
+
 use super::{ReadError, Reader};
 use crate::layout::{Stamp, change, change_range, put_data_key, split_change_key};
 use crate::scan::live;
 use crate::store::{Cursor, Scope};
 use crate::{KeyRange, KeyValue, Store, StoreError};
-use bytes::Bytes;
-use dengine_planted::planted;
-use dengine_types::Revision;
 
 /// The approximate cost of an event besides key and value.
 const EVENT_OVERHEAD_BYTES: usize = 64;

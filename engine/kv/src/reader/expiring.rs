@@ -1,5 +1,11 @@
 //! Keys and sessions that may expire, for the leader, which has a clock.
 
+use std::collections::BTreeSet;
+use std::ops::{Range, RangeInclusive};
+
+use bytes::Bytes;
+use dengine_types::{Index, Revision, SessionId};
+
 use super::{ReadError, Reader};
 use crate::layout::{
     expiring_range, put_expiring_key, session_key, session_range, split_expiring_key,
@@ -8,10 +14,6 @@ use crate::layout::{
 use crate::session::Session;
 use crate::store::{Cursor, Scope};
 use crate::{Store, StoreError};
-use bytes::Bytes;
-use dengine_types::{Index, Revision, SessionId};
-use std::collections::BTreeSet;
-use std::ops::{Range, RangeInclusive};
 
 /// A key with a time to live.
 #[derive(Clone, Debug, PartialEq, Eq)]

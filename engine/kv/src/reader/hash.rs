@@ -1,5 +1,7 @@
 //! A hash of the logical content of a store, for comparing members.
 
+use dengine_types::{Index, Revision};
+
 use super::{ReadError, Reader};
 use crate::layout::{
     FORMAT_KEY, MachineState, STATE_KEY, Space, Version, decode_state, everything, space,
@@ -7,7 +9,6 @@ use crate::layout::{
 };
 use crate::store::{Cursor, Scope};
 use crate::{Store, StoreError};
-use dengine_types::{Index, Revision};
 
 /// A hash of the logical content of the store, not of its bytes: garbage that is not collected yet
 /// does not count. Members that applied the same entries have equal hashes.

@@ -21,16 +21,18 @@ pub use expiring::{ExpiringKey, SessionInfo};
 pub use hash::LogicalHash;
 pub use survey::Survey;
 
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::{Index, Revision};
+
 use super::machine::SharedState;
 use super::scan::{Found, Scan, Seen, find};
 use super::store::{Scope, Store, StoreError};
 use super::{KeyRange, KeyValue};
-use bytes::Bytes;
-use dengine_planted::planted;
-use dengine_types::{Index, Revision};
-use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Reads the store of a state machine. Clones are cheap.
 #[derive(Debug)]

@@ -1,11 +1,12 @@
 //! What a command would visit: measured before it is proposed, where no limit that is part of its
 //! meaning counts it.
 
+use std::ops::ControlFlow;
+
 use super::{ReadError, Reader};
 use crate::scan::{Scan, Seen};
 use crate::store::Store;
 use crate::{KeyRange, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, Refusal};
-use std::ops::ControlFlow;
 
 /// The content of ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,9 +1,11 @@
 //! The conformance suite of a [`Store`]: `Suite::new(make).test_all()`.
 
+use std::ops::Range;
+
+use dengine_types::Revision;
+
 use super::{Cursor, MemoryStore, Operation, Scope, Store, WriteBatch};
 use crate::layout::put_data_key;
-use dengine_types::Revision;
-use std::ops::Range;
 
 /// The rules, run against stores that `make` returns.
 #[derive(Debug)]

@@ -1,12 +1,14 @@
 //! A store in memory, for tests and the simulator. Its content does not survive the process.
 
-use super::{Cursor, Operation, Scope, Store, StoreError, WriteBatch};
-use crate::layout::version_prefix;
-use bytes::Bytes;
-use dengine_types::sync::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError};
+
+use bytes::Bytes;
+use dengine_types::sync::RwLock;
+
+use super::{Cursor, Operation, Scope, Store, StoreError, WriteBatch};
+use crate::layout::version_prefix;
 
 type Records = BTreeMap<Bytes, Bytes>;
 

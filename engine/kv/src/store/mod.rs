@@ -13,8 +13,9 @@ pub use batch::{Operation, WriteBatch};
 #[cfg(any(test, feature = "testing"))]
 pub use memory::MemoryStore;
 
-use bytes::Bytes;
 use std::ops::Range;
+
+use bytes::Bytes;
 
 /// An ordered map of bytes with atomic batches.
 pub trait Store: Send + Sync + 'static {

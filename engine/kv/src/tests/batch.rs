@@ -1,12 +1,13 @@
 //! Batches: one rule at a time, by example.
 
+use bytes::Bytes;
+use dengine_types::Revision;
+
 use super::{apply, between, bytes, delete, everything, machine, put, run, show};
 use crate::{
     BATCH_READ_BYTES_MAX, Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget,
     KeyRange, Outcome, RANGE_DELETE_BYTES_MAX, Refusal, Relation,
 };
-use bytes::Bytes;
-use dengine_types::Revision;
 
 fn set(key: &str, value: &str) -> BatchOperation {
     BatchOperation::Put {

@@ -1,5 +1,11 @@
 //! Compaction, the collector and the logical hash: one rule at a time, by example.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use dengine_types::Revision;
+
 use super::{
     Machine, all_collected, apply, bytes, compact, delete, everything, machine, put, run, show,
 };
@@ -8,10 +14,6 @@ use crate::{
     ChangesQuery, Collected, LogicalHash, Outcome, RangeQuery, ReadError, Reader, Refusal,
     StateMachine, Store, StoreError,
 };
-use bytes::Bytes;
-use dengine_types::Revision;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 fn hash<S: Store>(machine: &StateMachine<S>) -> LogicalHash {
     machine.reader().logical_hash().expect("hash")

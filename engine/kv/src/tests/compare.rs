@@ -1,9 +1,10 @@
 //! Compare-and-swap, as a table.
 
+use dengine_types::Revision;
+
 use super::{bytes, command_entry, delete, put};
 use crate::store::MemoryStore;
 use crate::{Command, Expected, Outcome, StateMachine};
-use dengine_types::Revision;
 
 /// Runs a compare-and-swap on `a` after `before`; returns whether it succeeded, and the revision
 /// afterwards.

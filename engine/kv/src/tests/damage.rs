@@ -1,14 +1,16 @@
 //! Damage that a reader finds is reported to the member, too.
 
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use dengine_types::{Revision, SessionId};
+
 use super::{between, bytes, everything, put_for};
 use crate::store::{Cursor, MemoryStore, Scope, WriteBatch};
 use crate::{
     Batch, BatchOperation, ChangesQuery, Command, KeyRange, RangeQuery, ReadError, Reader,
     StateMachine, Store, StoreError,
 };
-use bytes::Bytes;
-use dengine_types::{Revision, SessionId};
-use std::sync::{Arc, Mutex};
 
 /// A store that fails once a failure is set.
 #[derive(Clone, Default)]

@@ -1,5 +1,9 @@
 //! Every decoder: what was encoded is decoded, and no other bytes make it panic.
 
+use bytes::Bytes;
+use dengine_types::{EntryKind, Index, Revision, SessionId, Term};
+use proptest::prelude::*;
+
 use crate::layout::{
     Change, MachineState, STATE_KEY, Version, change, check_format, decode_membership,
     decode_state, encode_state, put_change, put_data_key, put_version, split_change_key,
@@ -13,9 +17,6 @@ use crate::{
     KeyRange, LoggedRequest, Membership, MembershipChange, Outcome, Relation, Request,
     SESSIONS_MAX, SessionInfo, SessionStamp, StateMachine, Store, StoreError,
 };
-use bytes::Bytes;
-use dengine_types::{EntryKind, Index, Revision, SessionId, Term};
-use proptest::prelude::*;
 
 fn data_key(key: &[u8], revision: Revision) -> Vec<u8> {
     let mut out = Vec::new();

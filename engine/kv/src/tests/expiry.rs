@@ -1,16 +1,18 @@
 //! Time to live: one rule at a time, by example.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use dengine_types::{Moment, Revision, SessionId};
+
 use super::{Machine, apply, bytes, command_entry, delete, machine, put, put_for, run, show};
 use crate::store::MemoryStore;
 use crate::{
     Batch, BatchOperation, Command, CommandVersion, Expected, ExpiredKey, Expiry, KeyRange,
     Outcome, Reader, Request, StateMachine,
 };
-use bytes::Bytes;
-use dengine_types::{Moment, Revision, SessionId};
-use std::cell::Cell;
-use std::collections::BTreeMap;
-use std::time::Duration;
 
 fn ms(at: u64) -> Moment {
     Moment(0).after(Duration::from_millis(at))

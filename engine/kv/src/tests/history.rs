@@ -1,5 +1,10 @@
 //! Reading history, as watches do: one rule at a time, by example.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dengine_types::Revision;
+
 use super::{
     Machine, between, bytes, command_entry, compact, delete, delete_keys, everything, machine, put,
     run,
@@ -8,9 +13,6 @@ use crate::{
     Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, PageLimits,
     RangeQuery, ReadError, Stamp, Want,
 };
-use dengine_types::Revision;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 fn show(event: &Event) -> String {
     let kv = &event.kv;

@@ -1,5 +1,8 @@
 //! The semantics, one rule at a time, by example.
 
+use bytes::Bytes;
+use dengine_types::{EntryKind, Index, Revision, Term};
+
 use super::{
     Machine, between, bytes, command_entry, delete, delete_keys, entry, machine, put, run, show,
 };
@@ -8,8 +11,6 @@ use crate::store::{MemoryStore, WriteBatch};
 use crate::{
     CommandVersion, KeyRange, Outcome, RangeQuery, ReadError, StateMachine, Store, StoreError,
 };
-use bytes::Bytes;
-use dengine_types::{EntryKind, Index, Revision, Term};
 
 fn keys(machine: &Machine, query: &RangeQuery) -> (Vec<String>, bool, Option<u64>) {
     let result = machine.reader().range(query).expect("readable range");

@@ -1,5 +1,10 @@
 //! The rules of membership, one by one and under random changes.
 
+use std::collections::BTreeMap;
+
+use dengine_types::{ClusterId, MemberId, Revision};
+use proptest::prelude::*;
+
 use super::change_entry;
 use crate::layout::decode_membership;
 use crate::membership::{
@@ -7,9 +12,6 @@ use crate::membership::{
 };
 use crate::store::MemoryStore;
 use crate::{Outcome, StateMachine, StoreError};
-use dengine_types::{ClusterId, MemberId, Revision};
-use proptest::prelude::*;
-use std::collections::BTreeMap;
 
 fn member(id: u64, name: &str) -> Member {
     Member {

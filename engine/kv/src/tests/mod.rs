@@ -16,14 +16,15 @@ mod steps;
 mod versions;
 mod visits;
 
+use bytes::Bytes;
+use dengine_types::{Entry, EntryKind, Index, Revision, SessionId, Term};
+
 use super::store::MemoryStore;
 use super::store::conformance::Suite;
 use super::{
     Command, CommandVersion, KeyRange, MembershipChange, Outcome, Reader, Request, SessionStamp,
     StateMachine,
 };
-use bytes::Bytes;
-use dengine_types::{Entry, EntryKind, Index, Revision, SessionId, Term};
 
 type Machine = StateMachine<MemoryStore>;
 

@@ -1,5 +1,7 @@
 //! The limit of previous pairs in one answer, and that nothing else depends on it.
 
+use dengine_types::Revision;
+
 use super::{Machine, apply, bytes, delete, everything, machine, put, show, stamped};
 use crate::layout::reply_key;
 use crate::outcome::encode_kept;
@@ -9,7 +11,6 @@ use crate::{
     Batch, BatchAnswer, BatchOperation, Command, KeyRange, KeyValue, Outcome, PREVIOUS_BYTES_MAX,
     Refusal, StateMachine,
 };
-use dengine_types::Revision;
 
 const VALUE_BYTES: usize = 1 << 20;
 /// The number of pairs that are gathered: the last of them reaches the limit.

@@ -1,5 +1,8 @@
 //! Sessions: one rule at a time, by example.
 
+use bytes::Bytes;
+use dengine_types::{Index, Revision, SessionId};
+
 use super::{Machine, apply, bytes, command_entry, machine, put, run, show, stamped};
 use crate::layout::{MachineState, STATE_KEY, decode_state, encode_state};
 use crate::store::{MemoryStore, WriteBatch};
@@ -8,8 +11,6 @@ use crate::{
     Refusal, Relation, Request, SESSION_BYTES_MAX, SESSION_REPLIES_MAX, SESSIONS_MAX, SessionInfo,
     StateMachine, Store, StoreError,
 };
-use bytes::Bytes;
-use dengine_types::{Index, Revision, SessionId};
 
 fn open(machine: &mut Machine) -> SessionId {
     match apply(machine, Command::OpenSession { ttl_ms: 1000 }) {

@@ -1,12 +1,14 @@
 //! The end of a step: its effects are bounded, and its place is not visible.
 
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use dengine_types::{Entry, Index, Revision};
+
 use super::{command_entry, delete_keys};
 use crate::machine::STEP_BYTES_MAX;
 use crate::store::{MemoryStore, Scope, Store, StoreError, WriteBatch};
 use crate::{Applied, Command, KeyRange, Outcome, RANGE_DELETE_BYTES_MAX, StateMachine};
-use bytes::Bytes;
-use dengine_types::{Entry, Index, Revision};
-use std::sync::{Arc, Mutex};
 
 const KEY_BYTES: usize = 32 << 10;
 /// This many keys are 2 MiB.

@@ -1,6 +1,12 @@
 //! Commands of older versions are applied with their original meaning, and those of newer ones are
 //! not.
 
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use dengine_types::{EntryKind, Index, Revision, SessionId, Term};
+use expect_test::expect_file;
+
 use super::{
     Machine, between, bytes, compact, delete, delete_keys, entry, everything, machine, put,
     put_for, stamped,
@@ -10,10 +16,6 @@ use crate::{
     Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, ExpiredKey,
     KeyRange, LoggedRequest, Outcome, Relation, Request, StateMachine, StoreError,
 };
-use bytes::Bytes;
-use dengine_types::{EntryKind, Index, Revision, SessionId, Term};
-use expect_test::expect_file;
-use std::fmt::Write as _;
 
 const SESSION: SessionId = SessionId(1);
 

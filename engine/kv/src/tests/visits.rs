@@ -1,5 +1,11 @@
 //! How many records reads and commands visit: as few as they need, and never more than a limit.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use dengine_types::{EntryKind, Revision};
+
 use super::{between, bytes, command_entry, compact, delete_keys, entry, everything, put};
 use crate::store::{Cursor, MemoryStore, Scope, Store, StoreError, WriteBatch};
 use crate::{
@@ -7,10 +13,6 @@ use crate::{
     Outcome, RANGE_DELETE_BYTES_MAX, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, RangeQuery,
     ReadError, Refusal, Relation, Request, StateMachine,
 };
-use bytes::Bytes;
-use dengine_types::{EntryKind, Revision};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Counts the moves of its cursors.
 #[derive(Clone, Default)]

@@ -1,5 +1,7 @@
 //! Several operations as one command.
 
+use std::vec;
+
 use super::{Changed, Transition};
 use crate::store::{Store, StoreError};
 use crate::view::{Get, View};
@@ -7,7 +9,6 @@ use crate::{
     BATCH_READ_BYTES_MAX, Batch, BatchAnswer, BatchOperation, KeyRange, KeyValue, Outcome,
     RANGE_DELETE_BYTES_MAX, Refusal,
 };
-use std::vec;
 
 impl<S: Store> Transition<'_, S> {
     pub(super) fn batch(&mut self, batch: Batch) -> Result<Outcome, StoreError> {

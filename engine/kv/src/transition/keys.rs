@@ -1,5 +1,11 @@
 //! Keys in the middle of a step, and the records that change them.
 
+use std::iter;
+use std::ops::{Bound, ControlFlow};
+
+use bytes::Bytes;
+use dengine_types::Revision;
+
 use super::Transition;
 use crate::layout::{
     Change, Stamp, Version, put_change, put_change_key, put_data_key, put_expiring_key, put_ttl,
@@ -10,10 +16,6 @@ use crate::store::{Scope, Store, StoreError};
 use crate::view::{Live, View, Visited};
 use crate::visits::Visits;
 use crate::{KeyRange, KeyValue};
-use bytes::Bytes;
-use dengine_types::Revision;
-use std::iter;
-use std::ops::{Bound, ControlFlow};
 
 /// A key that the step has changed.
 #[derive(Clone, Debug)]

@@ -11,6 +11,13 @@ mod session;
 mod single;
 mod undo;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::{Entry, EntryKind, Index, Revision, SessionId};
+
 use super::layout::{MEMBERSHIP_KEY, MachineState, STATE_KEY, Stamp, encode_state};
 use super::recent::{Recent, RecentKeys};
 use super::session::Session;
@@ -20,13 +27,8 @@ use super::{
     Command, CommandVersion, LoggedRequest, Membership, MembershipChange, MembershipRefusal,
     Outcome, RANGE_DELETE_BYTES_MAX, Refusal, Request,
 };
-use bytes::Bytes;
-use dengine_planted::planted;
-use dengine_types::{Entry, EntryKind, Index, Revision, SessionId};
 use keys::Changed;
 use returned::Returned;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use undo::Undo;
 
 /// A step that is being gathered.

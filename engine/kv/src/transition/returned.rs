@@ -2,12 +2,13 @@
 //! command, and every member gathers them, also those without a waiting caller; so they are counted
 //! before they are copied.
 
+use bytes::Bytes;
+
 use super::Transition;
 use crate::scan::find;
 use crate::store::{Scope, Store, StoreError};
 use crate::view::{Live, View as _};
 use crate::{KeyValue, PREVIOUS_BYTES_MAX};
-use bytes::Bytes;
 
 /// What the current command has gathered of them.
 pub(super) struct Returned {

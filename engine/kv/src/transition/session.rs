@@ -1,13 +1,14 @@
 //! Commands within a session, and those about sessions.
 
+use bytes::Bytes;
+use dengine_types::{Index, SessionId};
+
 use super::Transition;
 use crate::layout::{reply_key, session_key};
 use crate::outcome::{decode_kept, encode_kept};
 use crate::session::{Admission, Session};
 use crate::store::{Store, StoreError};
 use crate::{Command, Outcome, Refusal, SESSIONS_MAX, SessionStamp};
-use bytes::Bytes;
-use dengine_types::{Index, SessionId};
 
 impl<S: Store> Transition<'_, S> {
     /// Applies a command unless it was applied before, and stores its reply in the same batch as

@@ -1,13 +1,15 @@
 //! Commands with a single operation.
 
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::Revision;
+
 use super::Transition;
 use crate::store::{Store, StoreError};
 use crate::view::View;
 use crate::{Expected, ExpiredKey, KeyRange, KeyValue, Outcome, RANGE_DELETE_BYTES_MAX, Refusal};
-use bytes::Bytes;
-use dengine_planted::planted;
-use dengine_types::Revision;
-use std::ops::ControlFlow;
 
 impl<S: Store> Transition<'_, S> {
     /// Sets a key. Returns the previous pair on request.

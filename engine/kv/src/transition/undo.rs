@@ -1,9 +1,10 @@
 //! Undoes the gathered effects of a command that has to be refused late.
 
-use super::{Changed, Transition};
-use crate::store::Store;
 use bytes::Bytes;
 use dengine_types::Revision;
+
+use super::{Changed, Transition};
+use crate::store::Store;
 
 /// The step at the beginning of the command, as far as the command has changed it.
 pub(super) struct Undo {

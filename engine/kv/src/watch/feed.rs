@@ -1,12 +1,14 @@
 //! The state that a member's hub and its streams share: the hub fills the ring, the streams deliver
 //! from it and register what they want.
 
-use super::{KeepLimits, Page, Part, Ring, Wanted, WatchSet, Work};
-use crate::{Changes, Stamp, Want};
+use std::sync::{Arc, PoisonError};
+
 use dengine_planted::planted;
 use dengine_types::Revision;
 use dengine_types::sync::{Mutex, MutexGuard};
-use std::sync::{Arc, PoisonError};
+
+use super::{KeepLimits, Page, Part, Ring, Wanted, WatchSet, Work};
+use crate::{Changes, Stamp, Want};
 
 /// The [`Ring`] of a member, and the interest of all of its watches.
 #[derive(Debug)]

@@ -1,9 +1,10 @@
 //! Cuts the events of one watch into messages: whole revisions, and fragments of those that are
 //! larger than a message.
 
+use dengine_types::Revision;
+
 use super::{EventBatch, WatchSpec};
 use crate::{Event, Stamp};
-use dengine_types::Revision;
 
 /// Whether more of the revision follows in which a part of history ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,8 +24,10 @@ mod set;
 mod tests;
 mod wanted;
 
-use crate::{Event, EventKind, KeyRange, Stamp};
 use dengine_types::Revision;
+
+use crate::{Event, EventKind, KeyRange, Stamp};
+
 pub use feed::Feed;
 pub use index::KeyIndex;
 pub use pages::{InRing, KeepLimits, Page, PageCache, Ring};

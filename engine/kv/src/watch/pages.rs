@@ -1,11 +1,13 @@
 //! Parts of history that were read, kept for a while for all watches: new history in a [`Ring`],
 //! and older history in a [`PageCache`]. Both are bounded in bytes and in pages.
 
-use super::{Mark, Part};
-use crate::{Changes, Event, Stamp};
-use dengine_types::Revision;
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+use dengine_types::Revision;
+
+use super::{Mark, Part};
+use crate::{Changes, Event, Stamp};
 
 /// What a page costs besides its events.
 const PAGE_OVERHEAD_BYTES: usize = 256;

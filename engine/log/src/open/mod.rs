@@ -1,6 +1,11 @@
 //! Opening a log: reads every segment back, distinguishes a torn tail from damage, and prepares the
 //! disk for further appends.
 
+use std::sync::Arc;
+
+use dengine_planted::planted;
+use dengine_types::NUMBER_MAX;
+
 use super::disk::{Disk, DiskFile};
 use super::error::LogError;
 use super::format::{
@@ -11,9 +16,6 @@ use super::names::Name;
 use super::segments::{BatchRef, SegmentFile, Segments};
 use super::state::{Change, LogState};
 use super::{LogOptions, TornTail};
-use dengine_planted::planted;
-use dengine_types::NUMBER_MAX;
-use std::sync::Arc;
 
 /// Files are read in windows of about this size.
 const WINDOW_BYTES: u32 = 1 << 20;

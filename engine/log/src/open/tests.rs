@@ -1,3 +1,6 @@
+use dengine_types::sync::Mutex;
+use dengine_types::{HardState, Index, MemberId, Term};
+
 use super::*;
 use crate::Log;
 use crate::conformance::{batch, small_options};
@@ -5,8 +8,6 @@ use crate::disk::DiskError;
 use crate::format::{encode_batch, seal};
 use crate::memory::MemoryDisk;
 use crate::state::Position;
-use dengine_types::sync::Mutex;
-use dengine_types::{HardState, Index, MemberId, Term};
 
 const BASE: Position = Position {
     index: Index(5),

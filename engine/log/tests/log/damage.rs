@@ -1,10 +1,11 @@
 //! Damage is refused with its place, a torn tail is cut, and no wrong entry is ever returned.
 
+use std::path::Path;
+
 use dengine_log::conformance::{batch, small_options};
 use dengine_log::memory::{MemoryDisk, SECTOR_BYTES};
 use dengine_log::{Log, LogError, Recovered};
 use dengine_types::{ClusterId, Entry, Index, MemberId, Term};
-use std::path::Path;
 
 const HEADER: usize = 4096;
 

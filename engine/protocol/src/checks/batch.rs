@@ -1,10 +1,6 @@
 //! Batches: between the types of `dengine-kv` and the protocol's messages, and the checks of what
 //! arrives.
 
-use crate::v1::compare::{Relation as WireRelation, Target};
-use crate::v1::operation::Operation as Wire;
-use crate::v1::operation_result::{self, Result as WireResult};
-use crate::v1::{self, BatchRequest, BatchResponse, ResponseHeader};
 use bytes::Bytes;
 use dengine_kv::{
     Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome,
@@ -17,6 +13,10 @@ use crate::checks::header::Header;
 use crate::checks::limits::RequestLimits;
 use crate::checks::messages::key_value;
 use crate::checks::writes::{Mutation, check_stamp};
+use crate::v1::compare::{Relation as WireRelation, Target};
+use crate::v1::operation::Operation as Wire;
+use crate::v1::operation_result::{self, Result as WireResult};
+use crate::v1::{self, BatchRequest, BatchResponse, ResponseHeader};
 
 impl Mutation for BatchRequest {
     fn command(&self, limits: &RequestLimits) -> Result<Command, Status> {

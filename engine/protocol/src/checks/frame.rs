@@ -3,15 +3,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::v1::pipelined_answer::Answer;
-pub use crate::v1::pipelined_call::Call;
-use crate::v1::{
-    self, CallError, Consistency, GetRequest, PipelineRequest, PipelinedAnswer, PipelinedCall,
-    RangeRequest,
-};
-use crate::{
-    FRAME_BYTES_MAX, FRAME_CALLS_MAX, KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, kv_calls,
-};
 use bytes::Bytes;
 use dengine_kv as kv;
 use dengine_kv::Outcome;
@@ -21,6 +12,15 @@ use tonic::{Code, Status};
 use crate::checks::header::Header;
 use crate::checks::limits::RequestLimits;
 use crate::checks::writes::{self, Mutation, NoAnswer};
+use crate::v1::pipelined_answer::Answer;
+pub use crate::v1::pipelined_call::Call;
+use crate::v1::{
+    self, CallError, Consistency, GetRequest, PipelineRequest, PipelinedAnswer, PipelinedCall,
+    RangeRequest,
+};
+use crate::{
+    FRAME_BYTES_MAX, FRAME_CALLS_MAX, KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, kv_calls,
+};
 
 /// Calls that wait together share the buffer of their frame, unless more than this of it is not
 /// theirs, and most of it.

@@ -1,7 +1,8 @@
 //! Response headers: where and at which point of history an answer was made.
 
-use crate::v1::ResponseHeader;
 use dengine_types::{ClusterId, MemberId, Revision, Term};
+
+use crate::v1::ResponseHeader;
 
 /// A response header as the present is.
 #[derive(Clone, Copy, Debug, Default)]

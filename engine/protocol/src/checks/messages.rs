@@ -1,7 +1,8 @@
 //! Types of `dengine-kv` as protocol messages.
 
-use crate::v1;
 use dengine_kv as kv;
+
+use crate::v1;
 
 /// A pair for the wire.
 #[must_use]

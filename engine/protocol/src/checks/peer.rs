@@ -1,7 +1,5 @@
 //! What members say to each other: who speaks, judged by what this member knows, and then messages.
 
-use crate::peer::{Ack, Batch, Frame, Hello, Refusal as PeerRefusal, frame};
-use crate::{PEER_FRAME_MESSAGES_MAX, REMOVED_METADATA};
 use bytes::Bytes;
 use dengine_kv::membership::TEXT_BYTES_MAX;
 use dengine_kv::{CommandVersion, Membership};
@@ -9,6 +7,9 @@ use dengine_raft::peer_frames::{self, FrameError, Kind, PeerFrame};
 use dengine_types::{ClusterId, MemberId};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
+
+use crate::peer::{Ack, Batch, Frame, Hello, Refusal as PeerRefusal, frame};
+use crate::{PEER_FRAME_MESSAGES_MAX, REMOVED_METADATA};
 
 /// Version of the peer protocol that this program speaks.
 pub const PROTOCOL: u32 = 1;
@@ -247,8 +248,9 @@ pub fn permits(message_bytes: usize, permit_bytes: usize, all: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use dengine_kv::Member;
+
+    use super::*;
 
     const CLUSTER: ClusterId = ClusterId(7);
     const ME: MemberId = MemberId(1);

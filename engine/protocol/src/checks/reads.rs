@@ -1,6 +1,5 @@
 //! Reads: what is asked for, how fresh it has to be, and the answers.
 
-use crate::v1::{Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse};
 use dengine_kv::{KeyRange, KeyValue, RangeQuery, RangeResult};
 use dengine_types::{ClusterId, Revision};
 use tonic::Status;
@@ -8,6 +7,7 @@ use tonic::Status;
 use crate::checks::header::Header;
 use crate::checks::limits::RequestLimits;
 use crate::checks::messages::key_value;
+use crate::v1::{Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse};
 
 /// For so many bytes that a response may hold it may hold one pair. It is encoded at one go, by a
 /// thread that has others to serve: 8,192 tiny pairs, where 2 MiB are allowed, in a millisecond.
@@ -118,9 +118,10 @@ fn requested(revision: u64) -> Option<Revision> {
 
 #[cfg(test)]
 mod tests {
+    use tonic::Code;
+
     use super::*;
     use crate::checks::limits::TEST_LIMITS;
-    use tonic::Code;
 
     #[test]
     fn a_range_is_bounded_whatever_is_asked_for() {

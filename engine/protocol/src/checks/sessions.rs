@@ -1,9 +1,5 @@
 //! Opening, keeping and closing sessions.
 
-use crate::v1::{
-    CloseSessionRequest, CloseSessionResponse, KeepAliveSessionRequest, KeepAliveSessionResponse,
-    OpenSessionRequest, OpenSessionResponse,
-};
 use dengine_kv::{Command, Outcome};
 use dengine_types::SessionId;
 use tonic::Status;
@@ -11,6 +7,10 @@ use tonic::Status;
 use crate::checks::header::Header;
 use crate::checks::limits::RequestLimits;
 use crate::checks::writes::Mutation;
+use crate::v1::{
+    CloseSessionRequest, CloseSessionResponse, KeepAliveSessionRequest, KeepAliveSessionResponse,
+    OpenSessionRequest, OpenSessionResponse,
+};
 
 /// What a session gets that asks for nothing.
 const TTL_DEFAULT_MS: u64 = 60_000;

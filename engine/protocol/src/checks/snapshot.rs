@@ -1,11 +1,11 @@
 //! What a member sends of a snapshot: a Hello, an offer, chunks and an end.
 
-use crate::peer::snapshot_frame::Kind;
-use crate::peer::{Hello, SnapshotFrame, SnapshotOffer};
 use dengine_snapshot::{Chunk, Place, SnapshotError};
 use tonic::Status;
 
 use crate::checks::peer::no_hello;
+use crate::peer::snapshot_frame::Kind;
+use crate::peer::{Hello, SnapshotFrame, SnapshotOffer};
 
 /// What follows the offer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,11 +1,12 @@
 //! Errors of the engine as gRPC status codes: the one place that decides which is which.
 
-use crate::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA};
 use dengine_kv::{ReadError, Refusal};
 use dengine_raft::replica::RequestError;
 use tonic::codegen::http::{HeaderValue, Response};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
+
+use crate::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA};
 
 /// The status that answers a request which ended with `error`.
 #[must_use]

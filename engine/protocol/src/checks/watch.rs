@@ -1,7 +1,5 @@
 //! Watches: what a client asks for, and what it is told.
 
-use crate::v1::event::Kind;
-use crate::v1::{CancelCause, Event, WatchCreate, WatchResponse};
 use dengine_kv as kv;
 use dengine_kv::watch::{EventBatch, WatchSpec};
 use dengine_kv::{EventKind, KeyRange};
@@ -11,6 +9,8 @@ use tonic::Status;
 use crate::checks::header::Header;
 use crate::checks::limits::RequestLimits;
 use crate::checks::messages::key_value;
+use crate::v1::event::Kind;
+use crate::v1::{CancelCause, Event, WatchCreate, WatchResponse};
 
 /// How large a message may be. A single event may be larger.
 const MESSAGE_BYTES: usize = 512 * 1024;

@@ -1,20 +1,20 @@
 //! From requests that change something to commands, and from outcomes to answers.
 
-use crate::KvCall;
-use crate::v1::compare_and_swap_request::Expected as WireExpected;
-use crate::v1::{
-    CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest,
-    DeleteResponse, PutRequest, PutResponse, ResponseHeader, SessionStamp,
-};
 use dengine_kv as kv;
 use dengine_kv::{Command, Expected, KeyRange, Outcome, Refusal};
 use dengine_types::{Revision, SessionId};
 use tonic::Status;
 
+use crate::KvCall;
 use crate::checks::header::Header;
 use crate::checks::limits::RequestLimits;
 use crate::checks::messages::key_value;
 use crate::checks::status::refusal_status;
+use crate::v1::compare_and_swap_request::Expected as WireExpected;
+use crate::v1::{
+    CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest,
+    DeleteResponse, PutRequest, PutResponse, ResponseHeader, SessionStamp,
+};
 
 /// A request that changes something.
 pub trait Mutation: KvCall {
@@ -261,9 +261,10 @@ pub(crate) fn check_stamp(stamp: Option<SessionStamp>) -> Result<(), Status> {
 
 #[cfg(test)]
 mod tests {
+    use tonic::Code;
+
     use super::*;
     use crate::checks::limits::TEST_LIMITS;
-    use tonic::Code;
 
     /// It was told that revision 0 is compacted, and that history begins at revision 0.
     #[test]

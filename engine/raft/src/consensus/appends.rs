@@ -64,9 +64,10 @@ fn entry_bytes(message: &Message) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
     use raft::eraftpb::Entry;
+
+    use super::*;
 
     /// An append to `to` after `index` with as many entries of about 10 bytes as `entries`.
     fn append(to: u64, index: u64, entries: u64, commit: u64) -> Message {

@@ -3,9 +3,11 @@
 //! A state machine that falls behind must not make this module hold the log in memory: beyond a
 //! bound, what is committed stays in the log until there is room.
 
-use super::log_view::entry_bytes;
-use dengine_types::{Entry, Index};
 use std::collections::VecDeque;
+
+use dengine_types::{Entry, Index};
+
+use super::log_view::entry_bytes;
 
 /// So many full batches may be out: one that is applied, and some that wait for it.
 const BATCHES_OUT: u64 = 4;
@@ -82,10 +84,12 @@ impl ApplyWindow {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::ops::RangeInclusive;
+
     use bytes::Bytes;
     use dengine_types::{EntryKind, Term};
-    use std::ops::RangeInclusive;
+
+    use super::*;
 
     fn entries(indexes: RangeInclusive<u64>) -> Vec<Entry> {
         let entry = |index| Entry {

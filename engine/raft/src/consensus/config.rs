@@ -1,9 +1,11 @@
 //! Settings of [`super::Consensus`]. Times are in ticks; the caller decides how long one is.
 
-use super::lease::PROMISE_MAX;
+use std::time::Duration;
+
 use dengine_planted::planted;
 use dengine_types::MemberId;
-use std::time::Duration;
+
+use super::lease::PROMISE_MAX;
 
 /// Number of election timeouts for which a member that may have lost the end of its log does not
 /// start an election.

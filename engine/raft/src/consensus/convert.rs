@@ -4,12 +4,13 @@
 //! is proposed and never again. Our log keeps only what our state machine applies: that is the
 //! `ConfChangeV2`'s context, and the envelope is put around it again on the way in.
 
-use super::decode;
-use super::types::{ConfigChange, ConfigChangeKind, Proposal};
 use bytes::Bytes;
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Term};
 use prost_raft::Message as _;
 use raft::eraftpb;
+
+use super::decode;
+use super::types::{ConfigChange, ConfigChangeKind, Proposal};
 
 pub(super) fn entry_to_raft(entry: &Entry) -> eraftpb::Entry {
     let (entry_type, data) = match entry.kind {

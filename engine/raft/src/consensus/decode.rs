@@ -2,10 +2,11 @@
 //! empty element of a list is two bytes on the wire and eighty in memory, so lists are counted
 //! before they are held.
 
-use super::validate::PeerMessageError;
 use prost_raft::encoding::{DecodeContext, decode_key, skip_field};
 use prost_raft::{DecodeError, Message as _};
 use raft::eraftpb;
+
+use super::validate::PeerMessageError;
 
 /// The numbers are those of the `raft` crate's `eraftpb.proto`.
 const MESSAGE_ENTRIES: u32 = 7;

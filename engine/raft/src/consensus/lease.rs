@@ -11,11 +11,13 @@
 //! transfer ends the lease for its term), if the quorum is still one (a membership change drops
 //! it), and if no clock stands still (docs/design/reads.md, "Lease reads").
 
-use super::config::ConsensusConfig;
-use dengine_planted::planted;
-use dengine_types::{Moment, Term};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+
+use dengine_planted::planted;
+use dengine_types::{Moment, Term};
+
+use super::config::ConsensusConfig;
 
 /// No member promises more, so that one that restarts, perhaps with other settings, knows how long
 /// to wait.
@@ -131,8 +133,9 @@ impl Lease {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use dengine_types::MemberId;
+
+    use super::*;
 
     const TERM: Term = Term(3);
 

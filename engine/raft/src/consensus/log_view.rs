@@ -4,13 +4,15 @@
 //! a disk has it. So every entry that is not known to be persisted is held here; beyond those, as
 //! many recent ones as the cache may hold.
 
-use super::convert::{entry_to_raft, hard_state_to_raft};
+use std::cell::Cell;
+use std::collections::VecDeque;
+
 use dengine_log::{Disk, LogReader};
 use dengine_planted::planted;
 use dengine_types::{Entry, HardState, Index, MemberId, Term};
 use raft::{GetEntriesContext, RaftState, Storage as _, StorageError, eraftpb};
-use std::cell::Cell;
-use std::collections::VecDeque;
+
+use super::convert::{entry_to_raft, hard_state_to_raft};
 
 /// Reads the persisted part of the log.
 pub trait LogRead: Send + 'static {

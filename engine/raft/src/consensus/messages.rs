@@ -1,9 +1,11 @@
 //! Which messages may leave now, and which must wait for the disk.
 
-use crate::input::AppendId;
+use std::collections::VecDeque;
+
 use dengine_planted::planted;
 use raft::eraftpb::{Message, MessageType};
-use std::collections::VecDeque;
+
+use crate::input::AppendId;
 
 /// Messages held at once. Heartbeats go on while a disk is stuck, so there must be a bound; the
 /// oldest go first, for a later message of a kind says all that an earlier one did.

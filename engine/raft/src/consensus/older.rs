@@ -1,9 +1,10 @@
 //! What members of earlier versions said otherwise, for those who let them take part.
 
-use super::describe::decode;
 use bytes::Bytes;
 use prost_raft::Message as _;
 use raft::eraftpb::MessageType;
+
+use super::describe::decode;
 
 /// This message as members sent it that by their answers to a leader's rounds promised nothing,
 /// though they kept to it, and did not say whether they were fit to lead.

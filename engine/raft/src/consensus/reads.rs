@@ -3,9 +3,11 @@
 //! At most one round is out. Reads that arrive meanwhile wait for the next one: the leader's commit
 //! index was noted when the round began, and says nothing of writes acknowledged after that.
 
-use crate::input::Token;
-use dengine_planted::planted;
 use std::collections::VecDeque;
+
+use dengine_planted::planted;
+
+use crate::input::Token;
 
 /// Names one round. The crate matches confirmations by these bytes alone, so none is ever reused:
 /// member, boot and count are part of it.

@@ -1,16 +1,18 @@
 //! What drives one member's [`Consensus`] in tests and benchmarks: all that they know of
 //! [`Output`]s is here.
 
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use dengine_log::{Batch, Disk, Log, LogReader, Position};
+use dengine_types::{Entry, HardState, Index, MemberId, Moment};
+
 use super::{
     ConfigChange, Consensus, ConsensusConfig, ConsensusConfigError, LogRead, Refusal, ReplicaState,
     Restored,
 };
 use crate::input::{AppendId, SnapshotMeta, Token};
 use crate::output::{Divergence, LogJob, Outbound, Output};
-use bytes::Bytes;
-use dengine_log::{Batch, Disk, Log, LogReader, Position};
-use dengine_types::{Entry, HardState, Index, MemberId, Moment};
-use std::collections::VecDeque;
 
 /// What a member has besides its consensus: disk, state machine, network and callers.
 pub trait Host {

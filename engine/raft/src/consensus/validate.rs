@@ -4,14 +4,15 @@
 //! acknowledgement beyond the log's end, ends the process. A lying or confused peer must not be
 //! able to do that, so everything is checked here first.
 
-use super::convert;
-use super::reads::RoundContext;
 use dengine_kv::membership::MEMBERS_MAX;
 use dengine_log::CONTEXT_BYTES_MAX;
 use dengine_planted::planted;
 use dengine_types::NUMBER_MAX;
 use raft::eraftpb::{Message, MessageType};
 use raft::{Raft, StateRole, Storage};
+
+use super::convert;
+use super::reads::RoundContext;
 
 /// Rounds of reads that a leader keeps track of for its peers; each has one at a time.
 const READ_ROUNDS_MAX: usize = 1024;

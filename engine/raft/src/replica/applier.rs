@@ -1,12 +1,14 @@
 //! Applies committed entries, and produces the answers for their callers.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use dengine_kv::{Applied, Membership, MembershipChange, Outcome, StateMachine, Store, StoreError};
+use dengine_types::{Entry, EntryKind, Index, Moment, Revision};
+
 use crate::consensus::{ConfigChange, ConfigChangeKind};
 use crate::input::Token;
 use crate::output::{ApplyJob, Written};
-use dengine_kv::{Applied, Membership, MembershipChange, Outcome, StateMachine, Store, StoreError};
-use dengine_types::{Entry, EntryKind, Index, Moment, Revision};
-use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// Entries that are taken in at once. What else was committed waits in the queue.
 const ENTRIES_MAX: usize = 1024;
@@ -172,11 +174,12 @@ pub(super) fn config_change(change: &MembershipChange) -> ConfigChange {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use bytes::Bytes;
     use dengine_kv::store::MemoryStore;
     use dengine_kv::{Command, CommandVersion, Member, Request};
     use dengine_types::{ClusterId, MemberId, Term};
+
+    use super::*;
 
     fn entry(index: u64, kind: EntryKind, data: Bytes) -> Entry {
         Entry {

@@ -5,12 +5,14 @@
 //! `dengine` carries the steps out for calls of its `Node`, the simulator for the
 //! operator of its cluster.
 
-use super::RequestError;
-use crate::output::Written;
+use std::sync::Arc;
+
 use dengine_kv::{Member, Membership, MembershipChange, Outcome};
 use dengine_planted::planted;
 use dengine_types::MemberId;
-use std::sync::Arc;
+
+use super::RequestError;
+use crate::output::Written;
 
 /// A member that wants to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -228,10 +230,12 @@ fn decide_addition(new: NewMember, members: &Membership) -> Result<Decision, Req
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
     use dengine_kv::MembershipRefusal;
     use dengine_types::{ClusterId, Term};
-    use std::time::Duration;
+
+    use super::*;
 
     fn new_member(folder: &str) -> NewMember {
         NewMember {

@@ -1,7 +1,8 @@
 //! Why a member did not do what it was asked.
 
-use dengine_types::MemberId;
 use std::time::Duration;
+
+use dengine_types::MemberId;
 
 /// Whom to ask instead.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,14 +1,16 @@
 //! What a leader does of its own accord: gives up old history, and ends what has outlived its time.
 
-use crate::input::{EncodedCommand, OwnCommands};
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use dengine_kv::{
     Command, CommandVersion, DueSession, EXPIRY_RETRY, ExpiredKey, Expiry, ReadError, Reader,
     Request, Retention, RetentionSetting, Store,
 };
 use dengine_types::{Moment, Revision, Term};
-use std::collections::VecDeque;
-use std::ops::RangeInclusive;
-use std::time::Duration;
+
+use crate::input::{EncodedCommand, OwnCommands};
 
 /// Keys that one command expires at most: whatever is behind it waits while it is applied.
 const EXPIRED_KEYS_MAX: usize = 96;
@@ -314,11 +316,12 @@ impl Applied {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use bytes::Bytes;
     use dengine_kv::store::MemoryStore;
     use dengine_kv::{SessionStamp, StateMachine};
     use dengine_types::{Entry, EntryKind, SessionId};
+
+    use super::*;
 
     type Machine = StateMachine<MemoryStore>;
 

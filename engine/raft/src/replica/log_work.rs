@@ -1,11 +1,12 @@
 //! Group commit: what queued while the log was synced becomes one write and one sync.
 
-use super::log_writer::unless_usable;
-use crate::input::{AppendId, settles};
-use crate::output::LogJob;
 use dengine_log::{Batch, Disk, Log, LogError, entry_bytes};
 use dengine_planted::planted;
 use dengine_types::{Entry, EntryKind, HardState, Index};
+
+use super::log_writer::unless_usable;
+use crate::input::{AppendId, settles};
+use crate::output::LogJob;
 
 /// Entries that become one batch of the log, in bytes. The log refuses 512 MiB, and what one job
 /// brings comes on top.
@@ -168,11 +169,12 @@ fn follows(batch: &Batch, entries: &[Entry]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use bytes::Bytes;
     use dengine_log::conformance::small_options;
     use dengine_log::memory::MemoryDisk;
     use dengine_types::{EntryKind, MemberId, Term};
+
+    use super::*;
 
     fn collect(jobs: impl IntoIterator<Item = LogJob>) -> LogWork {
         let mut work = LogWork::default();

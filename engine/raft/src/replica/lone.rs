@@ -1,9 +1,5 @@
 //! For tests: a member that is a cluster of its own. Those who ask it wait, whatever happens.
 
-use super::{Applier, Replica, ReplicaConfig};
-use crate::consensus::{ConsensusConfig, Role};
-use crate::input::{Input, Token, Write};
-use crate::output::{LogJob, Outbound, Output};
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::{CommandVersion, Member, MembershipChange, StateMachine};
@@ -11,6 +7,11 @@ use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Batch, Log, LogReader};
 use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
+
+use super::{Applier, Replica, ReplicaConfig};
+use crate::consensus::{ConsensusConfig, Role};
+use crate::input::{Input, Token, Write};
+use crate::output::{LogJob, Outbound, Output};
 
 /// A member of that id; only the first one votes.
 pub(crate) fn record(id: u64) -> Member {

@@ -1,11 +1,12 @@
 //! Which membership changes a leader takes on.
 
-use super::applier::config_change;
-use super::{Replica, RequestError};
-use crate::consensus::{ConfigChange, LogRead, Progress, Refusal, Role};
 use dengine_kv::MembershipChange;
 use dengine_planted::planted;
 use dengine_types::{Index, MemberId};
+
+use super::applier::config_change;
+use super::{Replica, RequestError};
+use crate::consensus::{ConfigChange, LogRead, Progress, Refusal, Role};
 
 /// A learner may vote once it lacks no more than this many entries: about what one message carries.
 const PROMOTION_LAG_ENTRIES_MAX: u64 = 1000;

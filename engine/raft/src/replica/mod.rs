@@ -44,10 +44,16 @@ pub use keeper::Keeper;
 pub use lease::LeaseView;
 pub use log_writer::{LogStep, LogWriter, SyncRule};
 pub use open::{OpenError, Opened, open_member};
-use status::{KeepingUp, Removed};
 pub use status::{MemberProgress, ReplicaStatus, Role};
 pub use versions::{Announcement, CommandGate};
 pub use writes::{WriteAnswers, WriteReply};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dengine_kv::{Membership, MembershipChange, StateMachine, Store};
+use dengine_planted::planted;
+use dengine_types::{HardState, Index, MemberId, Moment, Revision};
 
 use crate::consensus::{
     Consensus, ConsensusConfig, ConsensusConfigError, LogRead, PeerMessageError, Proposal, Refusal,
@@ -55,16 +61,12 @@ use crate::consensus::{
 };
 use crate::input::{Input, Token, Write};
 use crate::output::{ApplyJob, LogJob, Output};
-use dengine_kv::{Membership, MembershipChange, StateMachine, Store};
-use dengine_planted::planted;
-use dengine_types::{HardState, Index, MemberId, Moment, Revision};
 use pace::Pace;
 use pending::Pending;
 use proposals::Proposals;
 use reads::Reads;
 use stall::Outstanding;
-use std::sync::Arc;
-use std::time::Duration;
+use status::{KeepingUp, Removed};
 use transfer::Transfer;
 use turns::{QueuedWrite, Turns};
 use versions::Announced;
@@ -475,11 +477,12 @@ impl<L: LogRead> Replica<L> {
 
 #[cfg(test)]
 mod tests {
+    use dengine_kv as kv;
+    use dengine_kv::{Command, CommandVersion};
+
     use super::lone::{LoneLeader, record};
     use super::*;
     use crate::input::{EncodedCommand, OwnCommands};
-    use dengine_kv as kv;
-    use dengine_kv::{Command, CommandVersion};
 
     fn leader() -> LoneLeader {
         let mut leader = LoneLeader::new(CommandVersion::CURRENT);

@@ -1,10 +1,9 @@
 //! Opens the log and the state of a data directory, so that they belong together.
 
-use dengine_snapshot as snapshot;
-
 use dengine_kv::StoreError;
 use dengine_log::{Disk, Log, LogError, Position, Recovered, reset_to_state};
 use dengine_planted::planted;
+use dengine_snapshot as snapshot;
 use dengine_snapshot::{MemberDirs, SnapshotError};
 use dengine_types::{ClusterId, Index};
 
@@ -86,12 +85,13 @@ pub fn open_member<L: Disk, S>(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use dengine_log::DiskError;
     use dengine_log::conformance::{batch, small_options};
     use dengine_log::memory::MemoryDisk;
     use dengine_snapshot::MemberDir;
     use dengine_types::Term;
+
+    use super::*;
 
     /// Nothing is staged in them, and nothing is to be moved.
     struct NoSnapshots;

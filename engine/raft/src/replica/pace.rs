@@ -18,10 +18,11 @@
 //! what is under way is never more than is applied in three times as long (as BBR bounds what is in
 //! flight by the least round-trip time: Cardwell et al., 2016).
 
-use dengine_types::{Index, Moment};
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Duration;
+
+use dengine_types::{Index, Moment};
 
 /// What may wait for the applier, in time, at least.
 const AHEAD: Duration = Duration::from_millis(1);

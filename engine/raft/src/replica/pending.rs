@@ -1,9 +1,11 @@
 //! Which caller waits for which entry.
 
-use crate::input::Token;
+use std::collections::BTreeMap;
+
 use dengine_planted::planted;
 use dengine_types::{Entry, Index, MemberId};
-use std::collections::BTreeMap;
+
+use crate::input::Token;
 
 /// One run of a member. What it proposes carries a context that no other run makes.
 #[derive(Clone, Copy, Debug)]
@@ -65,9 +67,10 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use bytes::Bytes;
     use dengine_types::{EntryKind, Term};
+
+    use super::*;
 
     const RUN: Run = Run {
         member_id: MemberId(1),

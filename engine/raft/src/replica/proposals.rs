@@ -1,6 +1,9 @@
 //! Writes whose turn has come: until they are proposed together, and then until each is committed
 //! or known not to be.
 
+use dengine_planted::planted;
+use dengine_types::{Entry, Index};
+
 use super::Replica;
 use super::pace::load;
 use super::pending::{Fate, Run};
@@ -8,8 +11,6 @@ use super::turns::{Proposer, QueuedWrite, Writer};
 use crate::consensus::{LogRead, Proposal, Refusal};
 use crate::input::{EncodedCommand, Token};
 use crate::output::Output;
-use dengine_planted::planted;
-use dengine_types::{Entry, Index};
 
 /// They become one batch of the log.
 #[derive(Debug, Default)]

@@ -1,12 +1,14 @@
 //! Reads that wait: for a quorum's word, then for the state machine.
 
+use std::collections::BTreeMap;
+
+use dengine_planted::planted;
+use dengine_types::Index;
+
 use super::{Replica, RequestError};
 use crate::consensus::LogRead;
 use crate::input::{Confirm, Token};
 use crate::output::Output;
-use dengine_planted::planted;
-use dengine_types::Index;
-use std::collections::BTreeMap;
 
 /// Those that consensus was not asked for yet, or has confirmed.
 #[derive(Debug, Default)]
@@ -116,19 +118,21 @@ impl<L: LogRead> Replica<L> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AppliedRange, Applier, Counts, ReplicaConfig, first_batch};
-    use super::*;
-    use crate::consensus::ConsensusConfig;
-    use crate::input::{Input, Write};
-    use crate::output::{ApplyJob, LogJob};
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use dengine_kv::store::MemoryStore;
     use dengine_kv::{Member, Membership, StateMachine};
     use dengine_log::conformance::small_options;
     use dengine_log::memory::MemoryDisk;
     use dengine_log::{Batch, Log, LogReader};
     use dengine_types::{ClusterId, MemberId, Moment};
-    use std::sync::Arc;
-    use std::time::Duration;
+
+    use super::super::{AppliedRange, Applier, Counts, ReplicaConfig, first_batch};
+    use super::*;
+    use crate::consensus::ConsensusConfig;
+    use crate::input::{Input, Write};
+    use crate::output::{ApplyJob, LogJob};
 
     /// The only voter of a cluster, which leads it and whose disk is quick; what is committed is
     /// applied when the test wants.

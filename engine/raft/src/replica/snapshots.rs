@@ -1,11 +1,12 @@
 //! How much of the log is kept, and what becomes of snapshots.
 
-use super::Replica;
-use crate::consensus::{LogRead, Role};
-use crate::output::{LogJob, Output};
 use bytes::Bytes;
 use dengine_planted::planted;
 use dengine_types::{Index, MemberId};
+
+use super::Replica;
+use crate::consensus::{LogRead, Role};
+use crate::output::{LogJob, Output};
 
 impl<L: LogRead> Replica<L> {
     /// Drops what is not needed any more of the log, now that the state machine is on disk up to
@@ -98,16 +99,17 @@ impl<L: LogRead> Replica<L> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::consensus::ConsensusConfig;
-    use crate::input::{AppendId, Input, SnapshotMeta};
-    use crate::replica::{AppliedRange, ReplicaConfig};
     use dengine_kv::StateMachine;
     use dengine_kv::store::MemoryStore;
     use dengine_log::conformance::small_options;
     use dengine_log::memory::MemoryDisk;
     use dengine_log::{Batch, Log, LogReader, Position};
     use dengine_types::{Entry, EntryKind, HardState, Moment, Revision, Term};
+
+    use super::*;
+    use crate::consensus::ConsensusConfig;
+    use crate::input::{AppendId, Input, SnapshotMeta};
+    use crate::replica::{AppliedRange, ReplicaConfig};
 
     /// A member whose log of 100 entries takes about 50,000 bytes, all of them applied.
     fn member(keep_bytes: u64, keep_bytes_for_followers: u64) -> Replica<LogReader<MemoryDisk>> {

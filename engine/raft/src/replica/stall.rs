@@ -1,10 +1,12 @@
 //! Whether the log and the state machine get on. A disk that hangs reports no error, and a leader
 //! goes on sending heartbeats without it: the others follow, and nothing is applied or answered.
 
-use crate::input::AppendId;
-use dengine_types::{Index, Moment};
 use std::collections::VecDeque;
 use std::time::Duration;
+
+use dengine_types::{Index, Moment};
+
+use crate::input::AppendId;
 
 /// Longer than a disk under load takes for a sync, in election timeouts.
 const PATIENCE_TIMEOUTS: u32 = 4;

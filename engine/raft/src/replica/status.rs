@@ -1,12 +1,14 @@
 //! What a member tells of itself and, while it leads, of the others.
 
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use dengine_kv::Member;
+use dengine_types::{Index, MemberId, Moment, Revision, Term};
+
 use super::Replica;
 use super::error::LeaderHint;
 use crate::consensus::{LogRead, Role as RaftRole};
-use dengine_kv::Member;
-use dengine_types::{Index, MemberId, Moment, Revision, Term};
-use std::collections::VecDeque;
-use std::time::Duration;
 
 /// The member's part in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,12 +224,13 @@ impl<L: LogRead> Replica<L> {
 
 #[cfg(test)]
 mod tests {
+    use dengine_kv::{CommandVersion, MembershipChange};
+
     use super::*;
     use crate::consensus::without_leader_commit;
     use crate::input::{Input, Write};
     use crate::output::Outbound;
     use crate::replica::lone::{LoneLeader, record};
-    use dengine_kv::{CommandVersion, MembershipChange};
 
     /// A leader, and a learner of its cluster that begins with nothing.
     struct Pair {

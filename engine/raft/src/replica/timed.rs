@@ -1,18 +1,20 @@
 //! For tests: a leader in time. Its disk and its applier take some, and its keeper works.
 
-use super::lone::LoneLeader;
-use super::{AppliedRange, Keeper};
-use crate::consensus::Role;
-use crate::input::{AppendId, EncodedCommand, Input, Write};
-use crate::output::{ApplyJob, LogJob, Outbound, Output};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
 use bytes::Bytes;
 use dengine_kv as kv;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::{Batch, BatchOperation, Command, CommandVersion, RetentionSetting, SessionStamp};
 use dengine_types::{Entry, Moment, Revision, SessionId};
-use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
-use std::time::Duration;
+
+use super::lone::LoneLeader;
+use super::{AppliedRange, Keeper};
+use crate::consensus::Role;
+use crate::input::{AppendId, EncodedCommand, Input, Write};
+use crate::output::{ApplyJob, LogJob, Outbound, Output};
 
 const STEP: Duration = Duration::from_micros(100);
 

@@ -1,10 +1,11 @@
 //! Handing leadership to another voter (Raft thesis §3.10).
 
+use dengine_types::{MemberId, Moment};
+
 use super::{Replica, RequestError};
 use crate::consensus::{LogRead, Progress, Refusal, ReplicaState, Role};
 use crate::input::{Successor, Token};
 use crate::output::Output;
-use dengine_types::{MemberId, Moment};
 
 /// A transfer is given up after so many election timeouts.
 const PATIENCE_TIMEOUTS: u32 = 2;
@@ -116,8 +117,9 @@ fn successor<'a>(to: Successor, others: impl Iterator<Item = &'a Progress>) -> O
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use dengine_types::Index;
+
+    use super::*;
 
     #[test]
     fn who_has_space_comes_before_who_lacks_less_and_nobody_is_asked_for_a_disk_that_nobody_has() {

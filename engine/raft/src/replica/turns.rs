@@ -12,16 +12,18 @@
 //! client that puts keys that live a millisecond would otherwise make expiry fall behind, or every
 //! other client wait for it.
 
-use super::Replica;
-use super::pace::load;
-use crate::consensus::{LogRead, Role};
-use crate::input::{EncodedCommand, OwnCommands, Token};
-use dengine_kv::EXPIRY_RETRY;
-use dengine_types::Moment;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::time::Duration;
+
+use dengine_kv::EXPIRY_RETRY;
+use dengine_types::Moment;
+
+use super::Replica;
+use super::pace::load;
+use crate::consensus::{LogRead, Role};
+use crate::input::{EncodedCommand, OwnCommands, Token};
 
 /// For so long after its last write a client counts as one that writes: other clients' writes would
 /// be under way by the thousand when its next one comes.
@@ -308,13 +310,14 @@ impl<L: LogRead> Replica<L> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use dengine_kv::{Batch, BatchOperation, Command, CommandVersion, ExpiredKey, Request};
+    use dengine_types::{Entry, Revision};
+
     use super::*;
     use crate::input::{Input, Write};
     use crate::output::{LogJob, Output};
     use crate::replica::lone::LoneLeader;
-    use bytes::Bytes;
-    use dengine_kv::{Batch, BatchOperation, Command, CommandVersion, ExpiredKey, Request};
-    use dengine_types::{Entry, Revision};
 
     fn address(last: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, last])

@@ -7,14 +7,16 @@
 //! only the oldest version. While a change of members may be in the log that is not applied here,
 //! the leader does not know who will read what it writes, and so writes the oldest version.
 
-use super::Replica;
-use crate::consensus::LogRead;
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use dengine_kv::{CommandVersion, Membership, Request};
 use dengine_planted::planted;
 use dengine_types::MemberId;
 use dengine_types::sync::atomic::{AtomicU8, Ordering};
-use std::collections::BTreeMap;
+
+use super::Replica;
+use crate::consensus::LogRead;
 
 /// Of so many members is remembered what they said; a cluster has at most 32. Some say it before
 /// the log has told of them, and a peer that makes up ids takes no room from those with lower ones,
@@ -168,12 +170,13 @@ fn lowered(data: Bytes, version: CommandVersion) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use dengine_kv::{Command, MembershipChange};
+    use dengine_types::{ClusterId, EntryKind};
+
     use super::*;
     use crate::input::{EncodedCommand, Input, Write};
     use crate::replica::lone::{LoneLeader, record};
     use Announcement::{Ack, Hello};
-    use dengine_kv::{Command, MembershipChange};
-    use dengine_types::{ClusterId, EntryKind};
 
     const V2: CommandVersion = CommandVersion::OLDEST;
     const V3: CommandVersion = CommandVersion::V3;

@@ -1,15 +1,17 @@
 //! Writes that were asked for together, and wait together: one place to wait and one timer, however
 //! many they are.
 
-use super::error::RequestError;
-use crate::answers::Held;
-use crate::output::Written;
-use dengine_planted::planted;
-use dengine_types::sync::{Mutex, MutexGuard};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
+
+use dengine_planted::planted;
+use dengine_types::sync::{Mutex, MutexGuard};
+
+use super::error::RequestError;
+use crate::answers::Held;
+use crate::output::Written;
 
 /// Answers one of the writes.
 pub struct WriteReply {
@@ -173,13 +175,15 @@ fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::answers::AnswerBudget;
-    use dengine_kv::{KeyValue, Outcome};
-    use dengine_types::{Revision, Term};
     use std::pin::pin;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
+
+    use dengine_kv::{KeyValue, Outcome};
+    use dengine_types::{Revision, Term};
+
+    use super::*;
+    use crate::answers::AnswerBudget;
 
     fn written(term: u64) -> Result<Written, RequestError> {
         Ok(Written {

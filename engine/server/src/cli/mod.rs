@@ -187,8 +187,9 @@ fn say(line: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use dengine::error::DataDirError;
+
+    use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -1,11 +1,13 @@
 //! `dengine recover`: accepts, by a person's decision, a data directory that may lack acknowledged
 //! writes.
 
-use super::{EXIT_OK, say};
+use std::path::PathBuf;
+
 use anyhow::bail;
 use clap::Args;
 use dengine_data_dir::{DataDir, DataDirError};
-use std::path::PathBuf;
+
+use super::{EXIT_OK, say};
 
 /// What `dengine recover` takes.
 #[derive(Debug, Args)]

@@ -243,8 +243,9 @@ impl StopSignals {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use dengine_kv::StoreError;
+
+    use super::*;
 
     #[tokio::test]
     #[should_panic(expected = "can't have a thread")]

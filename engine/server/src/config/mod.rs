@@ -17,8 +17,9 @@ use dengine_protocol::checks::RequestLimits;
 use dengine_protocol::ports;
 use serde::{Deserialize, Serialize};
 
-pub use load::load;
 use settings::settings;
+
+pub use load::load;
 pub use validate::ConfigError;
 pub(crate) use validate::WRITE_BYTES_MAX;
 

@@ -1,5 +1,15 @@
 //! The thread that applies committed entries and answers those who proposed them.
 
+use std::sync::Arc;
+use std::time::Instant;
+
+use dengine_kv::{Membership, StoreError};
+use dengine_raft::channel::{Receiver, Sender};
+use dengine_raft::replica::{AppliedRange, Applier};
+use dengine_raft::{ApplyJob, Input, Token};
+use dengine_types::{MemberId, Revision};
+use tokio::sync::watch;
+
 use super::callers::Committed;
 use super::flusher::FlushTrigger;
 use super::inbox::ToReplica;
@@ -8,14 +18,6 @@ use super::waiters::Awaited;
 use super::{clock, metrics};
 use crate::error::Fatal;
 use crate::storage::RocksStore;
-use dengine_kv::{Membership, StoreError};
-use dengine_raft::channel::{Receiver, Sender};
-use dengine_raft::replica::{AppliedRange, Applier};
-use dengine_raft::{ApplyJob, Input, Token};
-use dengine_types::{MemberId, Revision};
-use std::sync::Arc;
-use std::time::Instant;
-use tokio::sync::watch;
 
 /// What the thread is given: entries, and the callers that wait for some of them.
 pub(super) struct Apply {

@@ -1,12 +1,13 @@
 //! The log of a member that begins a cluster, or joins one.
 
-use crate::config::Config;
-use crate::error::StartError;
 use dengine_data_dir::{DataDir, Identity};
 use dengine_kv::Member;
 pub(super) use dengine_raft::replica::FIRST_MEMBER;
 use dengine_raft::replica::first_batch;
 use dengine_types::ClusterId;
+
+use crate::config::Config;
+use crate::error::StartError;
 
 pub(super) fn first_member(config: &Config, folder_id: &str) -> Member {
     Member {
@@ -56,9 +57,10 @@ pub(super) fn make_empty_log(
 
 #[cfg(test)]
 mod tests {
+    use tokio::runtime::{Handle, Runtime};
+
     use super::super::testing;
     use super::*;
-    use tokio::runtime::{Handle, Runtime};
 
     /// Where it was a heavy client, the member made and sent snapshots on threads that are nicer
     /// than all others, for as long as it ran.

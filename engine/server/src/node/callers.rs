@@ -1,11 +1,13 @@
 //! The callers that wait for the replica, by the tokens under which it knows them.
 
+use std::collections::{HashMap, VecDeque};
+
+use dengine_raft::{ApplyJob, Token, Written};
+use dengine_types::Term;
+
 use super::inbox::Reply;
 use super::waiters::Awaited;
 use crate::error::RequestError;
-use dengine_raft::{ApplyJob, Token, Written};
-use dengine_types::Term;
-use std::collections::{HashMap, VecDeque};
 
 /// Those who wait for the replica. Owned by its thread.
 #[derive(Default)]
@@ -108,10 +110,11 @@ impl Committed {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use dengine_kv::Outcome;
     use dengine_raft::replica::WriteAnswers;
     use dengine_types::{Index, Revision};
+
+    use super::*;
 
     fn written(term: u64) -> Written {
         let outcome = Outcome::Put {

@@ -2,14 +2,16 @@
 //!
 //! Beside the applier, not in it: a flush waits for the disk, and no write should.
 
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use dengine_kv::{Flusher, StoreError};
+use dengine_raft::Input;
+use dengine_raft::channel::Sender;
+
 use super::inbox::ToReplica;
 use super::space::Space;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
-use dengine_kv::{Flusher, StoreError};
-use dengine_raft::Input;
-use dengine_raft::channel::Sender;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// What a flush writes besides the records: where they lie in the new file, and that there is one.
 const BESIDES_BYTES: u64 = 1 << 20;

@@ -9,21 +9,23 @@
 //! it while it serves what has arrived on its connections is handed over at the end of that, all of
 //! it as one ([`SendsTogether`]).
 
-use super::snapshots::Made;
-use super::status::MembersView;
-use super::waiters::Awaited;
-use super::worker::Worker;
-use crate::error::{Fatal, RequestError};
-use bytes::Bytes;
-use dengine_raft::channel::Sender;
-use dengine_raft::{Confirm, Input, Successor, Write};
-use dengine_types::{MemberId, Term};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use dengine_raft::channel::Sender;
+use dengine_raft::{Confirm, Input, Successor, Write};
+use dengine_types::{MemberId, Term};
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
+
+use super::snapshots::Made;
+use super::status::MembersView;
+use super::waiters::Awaited;
+use super::worker::Worker;
+use crate::error::{Fatal, RequestError};
 
 /// Answers one caller.
 pub(crate) struct Reply<T>(oneshot::Sender<Result<T, RequestError>>);
@@ -228,10 +230,12 @@ fn of<'a>(outbox: &'a mut Outbox, inbox: &Inbox) -> &'a mut Vec<ToReplica> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
+    use tokio::sync::watch;
+
     use super::super::worker::{Next, Work, worker};
     use super::*;
-    use std::sync::mpsc;
-    use tokio::sync::watch;
 
     /// Tells how many it is given at a time.
     struct Counts(mpsc::Sender<usize>);

@@ -4,19 +4,21 @@
 //! Whatever goes wrong before the log is reset leaves the member as it was; after that, opening the
 //! data directory completes the installation, now or after a crash.
 
-use super::running::Running;
-use super::{Inner, Node, Stage, open};
-use crate::error::{Fatal, StartError};
-use crate::storage::OpenStore;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
 use dengine_data_dir::Identity;
 use dengine_log::{Position, RealDisk};
 use dengine_snapshot as snapshot;
 use dengine_snapshot::{Commit, SnapshotError, Staging};
 use dengine_types::HardState;
-use std::path::Path;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::running::Running;
+use super::{Inner, Node, Stage, open};
+use crate::error::{Fatal, StartError};
+use crate::storage::OpenStore;
 
 /// How long those who read the old state may take to finish. Long reads are told to
 /// (`server/aside.rs`), and everything else is bounded well below.

@@ -1,20 +1,22 @@
 //! The thread that keeps the store small: proposes compactions and expiries while this member
 //! leads, and removes what was compacted.
 
+use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use dengine_kv::{Collector, ReadError, StoreError};
+use dengine_raft::channel::{Receiver, Sender};
+use dengine_raft::replica::{CommandGate, Keeper};
+use dengine_raft::{Input, Successor};
+use tokio::sync::watch;
+
 use super::inbox::{Reply, ToReplica};
 use super::space::{HandOvers, Space, ToldLow};
 use super::status::{NodeStatus, Role};
 use super::{clock, metrics};
 use crate::error::Fatal;
 use crate::storage::RocksStore;
-use dengine_kv::{Collector, ReadError, StoreError};
-use dengine_raft::channel::{Receiver, Sender};
-use dengine_raft::replica::{CommandGate, Keeper};
-use dengine_raft::{Input, Successor};
-use std::sync::Arc;
-use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant};
-use tokio::sync::watch;
 
 /// How long obsolete versions are removed at a time.
 const COLLECT_MAX: Duration = Duration::from_millis(100);

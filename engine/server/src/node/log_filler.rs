@@ -1,10 +1,12 @@
 //! The thread that makes the log's next segment while the present one is written, for that takes
 //! far longer than an append.
 
-use crate::error::StartError;
-use dengine_log::{Filled, Piece, RealDisk};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
+
+use dengine_log::{Filled, Piece, RealDisk};
+
+use crate::error::StartError;
 
 /// The log's thread's side of it. The other thread ends when this is dropped, which waits for it:
 /// so no other thread uses the log's directory when it is opened next.

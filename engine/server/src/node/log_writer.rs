@@ -1,6 +1,17 @@
 //! The thread that makes the log durable: one write and one `fdatasync` for all that queued
 //! meanwhile. [`LogWriter`] decides what is done when.
 
+use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use dengine_data_dir::PowerGuard;
+use dengine_log::{Filled, Log, LogError, RealDisk};
+use dengine_raft::channel::Receiver;
+use dengine_raft::replica::{LogStep, LogWriter, SyncRule};
+use dengine_raft::{AppendId, Input, LogJob};
+use tokio::sync::watch;
+
 use super::inbox::{Inbox, ToReplica};
 use super::log_filler::LogFiller;
 use super::space::Space;
@@ -8,15 +19,6 @@ use super::worker::take_turns_in_this_thread;
 use super::{clock, metrics};
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, StartError};
-use dengine_data_dir::PowerGuard;
-use dengine_log::{Filled, Log, LogError, RealDisk};
-use dengine_raft::channel::Receiver;
-use dengine_raft::replica::{LogStep, LogWriter, SyncRule};
-use dengine_raft::{AppendId, Input, LogJob};
-use std::sync::Arc;
-use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant};
-use tokio::sync::watch;
 
 /// Nobody wakes it when space becomes low.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);

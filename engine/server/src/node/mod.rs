@@ -41,10 +41,10 @@ pub(crate) mod testing;
 pub(crate) mod waiters;
 mod worker;
 
-use crate::config::{Config, Durability};
-use crate::error::{Fatal, LeaderHint, RequestError, StartError};
-use crate::storage::{RocksStore, StoreCounters, StoreStatistics};
-use crate::transport::{self, PeerGate};
+use std::net::IpAddr;
+use std::sync::{Arc, RwLock, RwLockWriteGuard};
+use std::time::Instant;
+
 use dengine_data_dir::{DataDir, Identity};
 use dengine_kv as kv;
 use dengine_kv::{Member, Membership, MembershipChange, Reader};
@@ -55,17 +55,19 @@ pub use dengine_raft::replica::NewMember;
 use dengine_raft::replica::{ChangeStep, Changed, Changing, MembershipRequest};
 use dengine_raft::{Confirm, Successor};
 use dengine_types::{ClusterId, Index, MemberId, Revision, Term};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+
+use crate::config::{Config, Durability};
+use crate::error::{Fatal, LeaderHint, RequestError, StartError};
+use crate::storage::{RocksStore, StoreCounters, StoreStatistics};
+use crate::transport::{self, PeerGate};
 pub(crate) use inbox::{Inbox, PeerStream, SendsTogether, ToReplica};
 use install::Install;
 use running::Running;
 use start::Start;
 use status::Signals;
-use std::net::IpAddr;
-use std::sync::{Arc, RwLock, RwLockWriteGuard};
-use std::time::Instant;
-use tokio::runtime::Handle;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::sync::watch;
 use waiters::Waiters;
 pub(crate) use worker::take_turns_in_this_thread;
 

@@ -1,19 +1,21 @@
 //! From what a data directory holds to a member: its log, its state, and the replica on top of
 //! both.
 
+use std::path::Path;
+use std::time::Duration;
+
+use dengine_data_dir::Identity;
+use dengine_kv::{StateMachine, StoreError};
+use dengine_log::{Log, LogError, LogOptions, LogReader, Position, RealDisk, Recovered};
+use dengine_raft::consensus::ConsensusConfig;
+use dengine_raft::replica::{OpenError, Opened, Replica, ReplicaConfig, open_member};
+
 use super::space::{Look, Space};
 use super::start::Start;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::storage::{self, OpenStore, RocksOptions, RocksStore};
 use crate::transport;
-use dengine_data_dir::Identity;
-use dengine_kv::{StateMachine, StoreError};
-use dengine_log::{Log, LogError, LogOptions, LogReader, Position, RealDisk, Recovered};
-use dengine_raft::consensus::ConsensusConfig;
-use dengine_raft::replica::{OpenError, Opened, Replica, ReplicaConfig, open_member};
-use std::path::Path;
-use std::time::Duration;
 
 /// Until it is known what keeps the applier busy; more of entries that take it long have
 /// everybody's reads wait.

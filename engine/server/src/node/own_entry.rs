@@ -46,8 +46,9 @@ fn known_elsewhere<'m>(own: MemberId, address: &str, members: &'m Membership) ->
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use dengine_kv::Member;
+
+    use super::*;
 
     fn member(id: MemberId) -> Member {
         Member {

@@ -1,14 +1,16 @@
 //! The thread that has the store give back what deleted records take, while space is low.
 
-use super::flusher::check_room;
-use super::space::Space;
-use crate::storage::RocksStore;
-use dengine_kv::Flusher;
-use dengine_kv::store::Reclaimed;
-use dengine_raft::channel::Receiver;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
+
+use dengine_kv::Flusher;
+use dengine_kv::store::Reclaimed;
+use dengine_raft::channel::Receiver;
+
+use super::flusher::check_room;
+use super::space::Space;
+use crate::storage::RocksStore;
 
 /// RocksDB looks every five seconds whether it may merge again.
 const PAUSE: Duration = Duration::from_secs(6);

@@ -1,5 +1,19 @@
 //! The worker that decides: takes what queued, asks the replica what follows, and has it done.
 
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use dengine_data_dir::{HistoryGuard, Identity};
+use dengine_kv::Reader;
+use dengine_log::{LogReader, RealDisk};
+use dengine_raft::channel::Sender;
+use dengine_raft::consensus::{ReplicaState, Role as RaftRole};
+use dengine_raft::replica::{Counts, Replica, Role};
+use dengine_raft::{Divergence, Input, LogJob, Output, Token};
+use tokio::sync::mpsc::UnboundedSender;
+
 use super::applier::Apply;
 use super::callers::Callers;
 use super::flusher::FlushRequests;
@@ -16,18 +30,6 @@ use crate::error::{Fatal, LeaderHint, RequestError};
 use crate::storage::RocksStore;
 use crate::telemetry::lines::Lines;
 use crate::transport::Peers;
-use dengine_data_dir::{HistoryGuard, Identity};
-use dengine_kv::Reader;
-use dengine_log::{LogReader, RealDisk};
-use dengine_raft::channel::Sender;
-use dengine_raft::consensus::{ReplicaState, Role as RaftRole};
-use dengine_raft::replica::{Counts, Replica, Role};
-use dengine_raft::{Divergence, Input, LogJob, Output, Token};
-use std::cell::RefCell;
-use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::time::Instant;
-use tokio::sync::mpsc::UnboundedSender;
 
 /// Inputs taken in before the replica is asked what follows. Bounds how long an answer waits for
 /// the inputs behind it.

@@ -1,5 +1,22 @@
 //! A member that takes part: its threads, and the ways into them.
 
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use dengine_data_dir::Identity;
+use dengine_kv as kv;
+use dengine_kv::{Flusher, Membership, MembershipChange, Reader};
+use dengine_log::RealDisk;
+use dengine_raft::answers::Held;
+use dengine_raft::replica::{CommandGate, LeaseView, WriteAnswers};
+use dengine_raft::{Confirm, EncodedCommand, Input, Write};
+use dengine_snapshot::{SnapshotError, Staging};
+use dengine_types::Index;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio_util::sync::CancellationToken;
+
 use super::inbox::{Answer, Inbox, Reply, ToReplica};
 use super::space::Space;
 use super::start::{self, Start};
@@ -11,21 +28,6 @@ use crate::memory::{self, Use};
 use crate::storage::{OpenStore, RocksStore, StoreStatistics};
 use crate::transport::{Incoming, Introduced, LeaderNow, PeerEntrance};
 use crate::write_bytes::{WriteBytes, of_parts_proposed};
-use dengine_data_dir::Identity;
-use dengine_kv as kv;
-use dengine_kv::{Flusher, Membership, MembershipChange, Reader};
-use dengine_log::RealDisk;
-use dengine_raft::answers::Held;
-use dengine_raft::replica::{CommandGate, LeaseView, WriteAnswers};
-use dengine_raft::{Confirm, EncodedCommand, Input, Write};
-use dengine_snapshot::{SnapshotError, Staging};
-use dengine_types::Index;
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
-use std::time::Instant;
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
-use tokio_util::sync::CancellationToken;
 
 /// Semaphores count bytes in these, because their permits are 32-bit numbers.
 const PERMIT_BYTES: usize = 1024;

@@ -1,11 +1,9 @@
 //! Snapshots of this member's state for others, and what was received for this one.
 
-use super::flusher::{NoRoom, check_room};
-use super::inbox::ToReplica;
-use super::space::Space;
-use crate::error::Fatal;
-use crate::storage::RocksStore;
-use crate::transport::{CheckpointDir, Incoming, OutgoingSnapshot};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
 use dengine_data_dir::SnapshotPaths;
 use dengine_kv::{Flusher, StoreError};
 use dengine_log::RealDisk;
@@ -13,9 +11,13 @@ use dengine_raft::SnapshotMeta;
 use dengine_raft::channel::Sender;
 use dengine_snapshot::{Checkpoint as _, Outgoing, SnapshotError, SnapshotId, describe};
 use dengine_types::ClusterId;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+
+use super::flusher::{NoRoom, check_room};
+use super::inbox::ToReplica;
+use super::space::Space;
+use crate::error::Fatal;
+use crate::storage::RocksStore;
+use crate::transport::{CheckpointDir, Incoming, OutgoingSnapshot};
 
 /// A snapshot that could not be made (the disk is full, perhaps) is tried again after this time.
 const RETRY_DELAY: Duration = Duration::from_secs(5);

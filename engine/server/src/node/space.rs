@@ -2,13 +2,15 @@
 //! work: below it, the member takes no write that needs space, and hands leadership to one that has
 //! some.
 
-use crate::config::Config;
-use crate::error::RequestError;
-use dengine_kv::Command;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use dengine_kv::Command;
+
+use crate::config::Config;
+use crate::error::RequestError;
 
 /// Watches the disk of a data directory.
 #[derive(Debug)]
@@ -215,8 +217,9 @@ impl ToldLow {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use dengine_kv::{Batch, BatchOperation, KeyRange};
+
+    use super::*;
 
     #[test]
     fn whoever_comes_to_lead_without_space_hands_over_and_not_all_the_time() {

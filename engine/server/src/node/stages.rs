@@ -1,11 +1,13 @@
 //! How long entries take from the log writer's queue to a quorum: the stage between a proposal and
 //! its application, so that a slow disk, a slow peer and a slow store can be told apart.
 
-use super::metrics;
-use dengine_raft::{LogJob, Output};
-use dengine_types::{Entry, Index};
 use std::collections::VecDeque;
 use std::time::Instant;
+
+use dengine_raft::{LogJob, Output};
+use dengine_types::{Entry, Index};
+
+use super::metrics;
 
 /// Batches that are remembered at most: behind a quorum that is gone, only the oldest say
 /// something.
@@ -73,8 +75,9 @@ impl Stages {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use dengine_types::{EntryKind, Term};
+
+    use super::*;
 
     fn entries(indexes: std::ops::RangeInclusive<u64>) -> Vec<Entry> {
         let entry = |index| Entry {

@@ -1,5 +1,21 @@
 //! Starting a member that takes part: what its threads share, what connects them, and the threads.
 
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use dengine_data_dir::marks::Beginning;
+use dengine_data_dir::{HistoryGuard, Identity, PowerGuard, SnapshotPaths};
+use dengine_kv::{Membership, RetentionSetting, StateMachine};
+use dengine_log::{Log, LogReader, RealDisk};
+use dengine_raft::channel::{Sender, channel};
+use dengine_raft::replica::{Applier, Counts, Keeper, Opened, Replica};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
+
 use super::applier::ApplyThread;
 use super::callers::{Callers, Committed};
 use super::flusher::{self, FlushRequests, FlushTrigger};
@@ -22,20 +38,6 @@ use crate::error::{Fatal, StartError};
 use crate::storage::{OpenStore, RocksStore, StoreCounters};
 use crate::telemetry::lines::Lines;
 use crate::transport::{Incoming, Introduced, Peers};
-use dengine_data_dir::marks::Beginning;
-use dengine_data_dir::{HistoryGuard, Identity, PowerGuard, SnapshotPaths};
-use dengine_kv::{Membership, RetentionSetting, StateMachine};
-use dengine_log::{Log, LogReader, RealDisk};
-use dengine_raft::channel::{Sender, channel};
-use dengine_raft::replica::{Applier, Counts, Keeper, Opened, Replica};
-use std::panic::AssertUnwindSafe;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-use tokio::runtime::Handle;
-use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::watch;
 
 const REPLICA_THREAD: &str = "dengine-replica";
 

@@ -1,10 +1,11 @@
 //! What a member tells about itself and, while it leads, about the others.
 
-use crate::error::{Fatal, LeaderHint};
 use dengine_kv::CommandVersion;
 pub use dengine_raft::replica::{MemberProgress, Role};
 use dengine_types::{ClusterId, Index, MemberId, Revision, Term};
 use tokio::sync::watch;
+
+use crate::error::{Fatal, LeaderHint};
 
 /// Whether the member takes part in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

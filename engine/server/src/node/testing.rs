@@ -1,11 +1,13 @@
 //! Members to test with.
 
-use super::Node;
-use crate::config::Config;
-use dengine_kv::Command;
-use dengine_types::ClusterId;
 use std::path::Path;
 use std::time::Duration;
+
+use dengine_kv::Command;
+use dengine_types::ClusterId;
+
+use super::Node;
+use crate::config::Config;
 
 /// One that waits to belong to a cluster.
 pub(crate) async fn waiting(dir: &Path) -> Node {

@@ -2,14 +2,16 @@
 //!
 //! A call whose caller is gone is not begun: a write is not proposed, a key is not read.
 
-use crate::error::RequestError;
-use crate::write_bytes::Counting;
-use dengine_raft::Written;
-use dengine_raft::replica::WriteReply;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+
+use dengine_raft::Written;
+use dengine_raft::replica::WriteReply;
+
+use crate::error::RequestError;
+use crate::write_bytes::Counting;
 
 /// The callers of one group of calls, in their order.
 #[derive(Debug)]
@@ -122,11 +124,13 @@ impl From<WriteReply> for Awaited {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use dengine_raft::replica::WriteAnswers;
+
     use super::*;
     use crate::config::Limits;
     use crate::write_bytes::WriteBytes;
-    use dengine_raft::replica::WriteAnswers;
-    use std::time::Duration;
 
     /// One of several may give up, or wait for less long: the others are written.
     #[test]

@@ -11,15 +11,17 @@
 //! applier's alone: a runtime thread that did would take its timers and sockets with it, for tokio
 //! lets no other thread poll them.
 
-use super::metrics;
-use crate::error::Fatal;
-use dengine_raft::channel::{Loan, Receiver, Rest, Sender, channel};
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{RecvTimeoutError, SendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use dengine_raft::channel::{Loan, Receiver, Rest, Sender, channel};
 use tokio::sync::watch;
+
+use super::metrics;
+use crate::error::Fatal;
 
 /// A turn that finds more than this is one of many that work at a time.
 const FEW_ITEMS: usize = 8;
@@ -267,9 +269,10 @@ thread_local! {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::mpsc;
     use std::thread::{self, JoinHandle, ThreadId};
+
+    use super::*;
 
     const LONG: Duration = Duration::from_secs(60);
 

@@ -1,10 +1,12 @@
 //! Checkpoints of RocksDB: directories that share its immutable files.
 
-use super::rocks::{RocksStore, failed};
+use std::path::Path;
+
 use dengine_kv::StoreError;
 use dengine_snapshot::Checkpoint;
 use rocksdb::checkpoint::Checkpoint as RocksCheckpoint;
-use std::path::Path;
+
+use super::rocks::{RocksStore, failed};
 
 impl Checkpoint<Path> for RocksStore {
     /// `place` must not exist; its parent must. Because RocksDB's own log is off, it writes its

@@ -15,9 +15,11 @@ pub use rocks::{RocksCursor, RocksOptions, RocksStore};
 pub(crate) use space::OpenStore;
 pub(crate) use statistics::{Lookups, StoreCounters, StoreStatistics};
 
-use crate::config::StateConfig;
-use dengine_kv::StoreError;
 use std::path::Path;
+
+use dengine_kv::StoreError;
+
+use crate::config::StateConfig;
 
 /// Opens the store of a member; what happens in it is counted by `counters`.
 pub(crate) fn open(

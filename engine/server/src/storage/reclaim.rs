@@ -7,16 +7,18 @@
 //! the last merge read that had room (`SstFileManagerImpl::EnoughRoomForCompaction` and
 //! `ClearError`). So a very small one is made.
 
-use super::rocks::{MERGE_BYTES, RocksStore, failed};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use dengine_kv::StoreError;
 use dengine_kv::store::Reclaimed;
 use rocksdb::{
     BottommostLevelCompaction, CompactOptions, IngestExternalFileOptions, LiveFile, Options,
     SstFileWriter, properties as named,
 };
-use std::io;
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::rocks::{MERGE_BYTES, RocksStore, failed};
 
 /// Behind all records, and never one itself.
 const BEHIND_ALL: [u8; 32] = [0xff; 32];
@@ -230,10 +232,11 @@ fn beside_others() -> CompactOptions {
 
 #[cfg(test)]
 mod tests {
-    use super::super::RocksOptions;
-    use super::*;
     use dengine_kv::Store;
     use dengine_kv::store::WriteBatch;
+
+    use super::super::RocksOptions;
+    use super::*;
 
     const MIB: u64 = 1 << 20;
 

@@ -4,10 +4,10 @@
 //! each batch lies in one memtable; memtables reach the disk whole and in order, and what a crash
 //! leaves is the state after some batch, never a part of one.
 
-use super::reclaim::Failures;
-use super::space::{OpenStore, Patience};
-use super::statistics::StoreCounters;
-use crate::files::{self, Use};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use dengine_kv::layout::version_prefix;
 use dengine_kv::store::{Cursor, Operation, Reclaimed, Scope, Store, StoreError, WriteBatch};
@@ -17,9 +17,11 @@ use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, FlushOptions,
     LogLevel, Options, ReadOptions, SliceTransform, WriteOptions, properties,
 };
-use std::io;
-use std::path::Path;
-use std::sync::Arc;
+
+use super::reclaim::Failures;
+use super::space::{OpenStore, Patience};
+use super::statistics::StoreCounters;
+use crate::files::{self, Use};
 
 /// Part of the format: filters made under one name are not used under another.
 const PREFIX_EXTRACTOR: &str = "dengine.version-prefix.2";

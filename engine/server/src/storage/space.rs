@@ -6,10 +6,11 @@
 //! more than there is may have all of it for a moment (a file system that sets it aside in pieces,
 //! for the log's next segment), and a merge drops what it merged.
 
-use dengine_kv::StoreError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+
+use dengine_kv::StoreError;
 
 /// How soon a write is tried again.
 const RETRY: Duration = Duration::from_millis(50);

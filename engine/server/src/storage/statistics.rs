@@ -1,11 +1,13 @@
 //! What a store tells whoever looks after its member: whether the cache is too small, whether the
 //! disk keeps up with merging, and whether writes wait for it.
 
-use super::rocks::RocksStore;
-use rocksdb::statistics::{StatsLevel, Ticker};
-use rocksdb::{Options, properties as named};
 use std::sync::Arc;
 use std::time::Duration;
+
+use rocksdb::statistics::{StatsLevel, Ticker};
+use rocksdb::{Options, properties as named};
+
+use super::rocks::RocksStore;
 
 /// A table's filter answers those who look for one key by `get`, and those who seek with a cursor.
 const FILTER_CHECKS: [Ticker; 5] = [

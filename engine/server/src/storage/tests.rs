@@ -1,6 +1,10 @@
 //! RocksDB as a [`Store`], and the state machine on it.
 
-use super::{RocksOptions, RocksStore, StoreCounters, StoreStatistics};
+use std::io::{BufRead as _, Write as _};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use bytes::Bytes;
 use dengine_kv::store::conformance::Suite;
 use dengine_kv::store::{Cursor, MemoryStore, Scope, WriteBatch};
@@ -11,11 +15,9 @@ use dengine_kv::{
 use dengine_snapshot as snapshot;
 use dengine_snapshot::Checkpoint;
 use dengine_types::{Entry, EntryKind, Index, Revision, Term};
-use std::io::{BufRead as _, Write as _};
-use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
+
+use super::{RocksOptions, RocksStore, StoreCounters, StoreStatistics};
 
 /// So small that a test's data fills several memtables.
 const SMALL: RocksOptions = RocksOptions {

@@ -5,9 +5,13 @@
 //! and keeps reading: a Refusal may come at any time. A member of an older version takes the first
 //! bytes for broken HTTP/2, and has sent a frame of its own by then, which shows what it speaks.
 
-use super::FRAME_BYTES_MAX;
-use super::strangers::{Newcomer, STRANGER_BYTES_MAX};
-use crate::connections::{Connection, Guarded};
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
 use bytes::BytesMut;
 use dengine_protocol::checks::peer;
 use dengine_protocol::codec;
@@ -15,16 +19,14 @@ use dengine_protocol::peer::{Ack, Hello, Refusal};
 use dengine_raft::peer_frames::{Decoder, FrameError, Kind, Outgoing, PeerFrame};
 use prost::Message as _;
 use socket2::{SockRef, TcpKeepalive};
-use std::future::poll_fn;
-use std::io;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Poll, ready};
-use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio_util::io::poll_read_buf;
 use tonic::Status;
+
+use super::FRAME_BYTES_MAX;
+use super::strangers::{Newcomer, STRANGER_BYTES_MAX};
+use crate::connections::{Connection, Guarded};
 
 /// A peer whose system acknowledges nothing for so long is gone: heartbeats are sent all the time.
 /// A process that is only stopped takes as much as its socket holds; consensus notices that, for it
@@ -273,18 +275,20 @@ impl Arriving {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::connections::{self, Connections, Http, Incoming, Sources, WhenFull};
-    use crate::transport::strangers::StrangersLayer;
+    use std::convert::Infallible;
+
     use bytes::Bytes;
     use futures::StreamExt as _;
-    use std::convert::Infallible;
     use tokio::net::TcpListener;
     use tokio_util::sync::CancellationToken;
     use tonic::Code;
     use tonic::body::Body;
     use tonic::codegen::http::{Request, Response};
     use tower::service_fn;
+
+    use super::*;
+    use crate::connections::{self, Connections, Http, Incoming, Sources, WhenFull};
+    use crate::transport::strangers::StrangersLayer;
 
     const HTTP: Http = Http {
         version_1: false,

@@ -1,14 +1,8 @@
 //! Lets peers in.
 
-use super::framed::Arriving;
-use super::snapshot::{Incoming, Sender, SnapshotAnswers};
-use super::strangers::{Newcomers, StrangersLayer};
-use super::{FRAME_BYTES_MAX, Introduced, PeerRuntime};
-use crate::config::Config;
-use crate::connections::{self, Connections, Guarded, Http, OnConnection, Sources, WhenFull};
-use crate::error::StartError;
-use crate::files::{self, Use};
-use crate::node::{Inbox, PeerStream, ToReplica};
+use std::sync::{Arc, RwLock, RwLockWriteGuard};
+use std::time::Duration;
+
 use bytes::Bytes;
 use dengine_data_dir::Identity;
 use dengine_kv::Membership;
@@ -21,14 +15,22 @@ use dengine_protocol::peer::{
 use dengine_raft::replica::Announcement;
 use dengine_raft::{Input, peer_frames};
 use dengine_types::MemberId;
-use std::sync::{Arc, RwLock, RwLockWriteGuard};
-use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 use tower::ServiceBuilder;
+
+use super::framed::Arriving;
+use super::snapshot::{Incoming, Sender, SnapshotAnswers};
+use super::strangers::{Newcomers, StrangersLayer};
+use super::{FRAME_BYTES_MAX, Introduced, PeerRuntime};
+use crate::config::Config;
+use crate::connections::{self, Connections, Guarded, Http, OnConnection, Sources, WhenFull};
+use crate::error::StartError;
+use crate::files::{self, Use};
+use crate::node::{Inbox, PeerStream, ToReplica};
 
 /// A peer that opened a stream must say Hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);

@@ -2,10 +2,11 @@
 //! the replica thread that made them or the link's task. A message that a thread had to be woken
 //! for would be late by as much.
 
-use dengine_raft::link_queue::LinkQueue;
-use dengine_raft::peer_frames::Outgoing;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
+
+use dengine_raft::link_queue::LinkQueue;
+use dengine_raft::peer_frames::Outgoing;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 

@@ -23,12 +23,14 @@ pub(crate) use outbound::Peers;
 pub(crate) use runtime::PeerRuntime;
 pub(crate) use snapshot::{CheckpointDir, Incoming, OutgoingSnapshot};
 
-use crate::config::{Config, WRITE_BYTES_MAX};
-use crate::memory::{self, Use};
-use dengine_snapshot::MANIFEST_BYTES_MAX;
-use dengine_types::MemberId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+
+use dengine_snapshot::MANIFEST_BYTES_MAX;
+use dengine_types::MemberId;
+
+use crate::config::{Config, WRITE_BYTES_MAX};
+use crate::memory::{self, Use};
 
 /// Addresses of members that introduced themselves before the log did; see `Hello.peer_address`.
 /// They do so with each of their frames, so that whoever floods this with made-up ids keeps no

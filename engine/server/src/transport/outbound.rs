@@ -1,11 +1,10 @@
 //! Sends to peers.
 
-use super::framed::{self, Opened};
-use super::line::Line;
-use super::snapshot::{OutgoingSnapshot, SnapshotSender};
-use super::{FRAME_BYTES_MAX, Introduced, message_bytes, queue_bytes};
-use crate::config::Config;
-use crate::node::{ToReplica, metrics};
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use dengine_data_dir::Identity;
 use dengine_kv::Membership;
@@ -19,14 +18,17 @@ use dengine_raft::peer_queue::{Dropped, QueueLimits};
 use dengine_raft::replica::Announcement;
 use dengine_raft::{Input, Outbound};
 use dengine_types::MemberId;
-use std::collections::HashMap;
-use std::pin::pin;
-use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::{mpsc as queue, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
+
+use super::framed::{self, Opened};
+use super::line::Line;
+use super::snapshot::{OutgoingSnapshot, SnapshotSender};
+use super::{FRAME_BYTES_MAX, Introduced, message_bytes, queue_bytes};
+use crate::config::Config;
+use crate::node::{ToReplica, metrics};
 
 /// Messages that wait for one peer, whatever their size; more are dropped, and Raft sends them
 /// again. A frame may hold all.
@@ -396,10 +398,12 @@ impl LinkTask {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::net::TcpListener;
+
     use dengine_raft::channel::channel;
     use dengine_types::ClusterId;
-    use std::net::TcpListener;
+
+    use super::*;
 
     /// It tried again forever, for each member that had ever been removed.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -2,14 +2,16 @@
 //!
 //! This is test code that ships as a library; it panics where the store is wrong.
 
-use super::{Checkpoint, describe};
+use std::borrow::Borrow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
 use bytes::Bytes;
 use dengine_kv::StateMachine;
 use dengine_kv::store::{Cursor, Scope, Store, WriteBatch};
 use dengine_log::Position;
 use dengine_types::{Entry, EntryKind, Index, Term};
-use std::borrow::Borrow;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::{Checkpoint, describe};
 
 /// Batches are written until this many checkpoints were made meanwhile.
 const CHECKPOINTS: usize = 5;

@@ -1,9 +1,10 @@
 //! The interface of a store that snapshots need.
 
+use std::sync::Arc;
+
 use dengine_kv::{Membership, StateMachine, Store, StoreError};
 use dengine_log::Position;
 use dengine_planted::planted;
-use std::sync::Arc;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;

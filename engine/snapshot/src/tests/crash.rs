@@ -1,14 +1,16 @@
 //! A power loss at every step: afterwards a snapshot is complete and correct, or can be completed.
 
-use super::*;
-use crate::Decision;
-use dengine_log::memory::MemoryFile;
-use dengine_log::{DiskError, DiskFile};
-use dengine_testkit::Random;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use dengine_log::memory::MemoryFile;
+use dengine_log::{DiskError, DiskFile};
+use dengine_testkit::Random;
+
+use super::*;
+use crate::Decision;
 
 /// A disk that fails after a number of changes.
 #[derive(Clone)]

@@ -5,16 +5,17 @@ mod damage;
 mod manifest;
 mod staging;
 
-use super::{
-    Checkpoint as _, Chunk, FileEntry, Manifest, Outgoing, Place, SnapshotError, SnapshotId,
-    Staging, conformance, describe,
-};
 use bytes::Bytes;
 use dengine_kv::store::{MemoryStore, Store as _, WriteBatch};
 use dengine_kv::{StateMachine, StoreError};
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Disk, DiskFile as _, Position};
 use dengine_types::{ClusterId, Entry, EntryKind, Index, Term};
+
+use super::{
+    Checkpoint as _, Chunk, FileEntry, Manifest, Outgoing, Place, SnapshotError, SnapshotId,
+    Staging, conformance, describe,
+};
 
 const CLUSTER: ClusterId = ClusterId(7);
 /// More than any snapshot here has.

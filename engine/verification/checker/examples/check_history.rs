@@ -3,10 +3,11 @@
 
 #![expect(clippy::print_stdout, reason = "the verdict is the point")]
 
-use dengine_checker::linearizable::DEFAULT_STEPS;
-use dengine_checker::{History, check};
 use std::fs::File;
 use std::io::BufReader;
+
+use dengine_checker::linearizable::DEFAULT_STEPS;
+use dengine_checker::{History, check};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     for path in std::env::args().skip(1) {

@@ -1,7 +1,8 @@
 //! What clients called and what was answered: the input of every checker here.
 
-use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Write};
+
+use serde::{Deserialize, Serialize};
 
 /// A key. Recorders turn bytes into text, so that an artefact can be read.
 pub type Key = String;

@@ -17,13 +17,14 @@
 //! - never where the keys were the same before and no more had been used up: what did not help then
 //!   does not help now.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
 use super::history::History;
 use super::model::{ModelState, Sighted, Undo};
 use super::prepare::{Action, Deed, KeyId, Outcome, Prepared, Ready, prepare};
 use super::violation::{Rule, Violation};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 
 /// Steps that decide all but hopeless histories, in seconds.
 pub const DEFAULT_STEPS: usize = 2_000_000;

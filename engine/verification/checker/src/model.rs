@@ -1,10 +1,11 @@
 //! The state of the store if operations took effect one after the other. Where the outcome of an
 //! operation is unknown, so is its revision; it is one that no other operation took.
 
-use super::prepare::{Action, KeyId, Outcome, Pair, Prepared, Told, ValueId, Wanted};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+
+use super::prepare::{Action, KeyId, Outcome, Pair, Prepared, Told, ValueId, Wanted};
 
 /// Pairs that were seen, by key and by the revision that last changed it.
 pub(super) type Sighted = BTreeMap<(KeyId, u64), Pair>;

@@ -1,11 +1,12 @@
 //! Brings every call into one form: compares, then steps; and its answer into one reply for each
 //! step. Keys and values become numbers, so that the search copies and compares little.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::history::{
     Answer, BatchStep, Call, Expected, History, Key, Level, Operation, Reply, Seen,
 };
 use super::violation::{Rule, Violation};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of a key.
 pub(super) type KeyId = usize;

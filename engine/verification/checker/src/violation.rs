@@ -1,7 +1,8 @@
 //! What a checker reports when a guarantee was broken.
 
-use super::history::Operation;
 use std::fmt;
+
+use super::history::Operation;
 
 /// The guarantee that was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,7 +26,6 @@ use dengine_protocol::v1::{
 };
 use dengine_protocol::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA};
 use futures::Stream;
-use load::Seen;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::body::Body;
@@ -35,6 +34,8 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
 use tower::util::MapResponseLayer;
+
+use load::Seen;
 use watch::LiveWatch;
 
 /// What happens to one request; requests beyond the script are served.

@@ -1,9 +1,11 @@
 //! A member's own clock: it starts anywhere and runs a little too fast or too slow.
 
+use std::time::Duration;
+
+use dengine_types::Moment;
+
 use super::queue::Nanos;
 use super::random::Random;
-use dengine_types::Moment;
-use std::time::Duration;
 
 const MILLION: u128 = 1_000_000;
 
@@ -53,8 +55,9 @@ impl Clock {
 
 #[cfg(test)]
 mod tests {
-    use super::{Clock, Random};
     use std::time::Duration;
+
+    use super::{Clock, Random};
 
     #[test]
     fn clocks_stay_within_the_drift_of_each_other() {

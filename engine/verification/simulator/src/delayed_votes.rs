@@ -8,13 +8,14 @@
 //! candidate  ···· stands, unheard ········ stands again, unheard ···· is heard all at once
 //! ```
 
+use dengine_types::MemberId;
+
 use super::member::Member;
 use super::operator::newest_leader;
 use super::plan::Fault;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::surroundings::{Event, Surroundings};
 use super::world::World;
-use dengine_types::MemberId;
 
 /// How long the leader is not heard when the candidate is: longer than any lease.
 const AFTERMATH: Nanos = 3 * SECOND;

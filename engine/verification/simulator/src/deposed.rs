@@ -9,12 +9,13 @@
 //! follower  hears the leader alone ··············································
 //! ```
 
+use dengine_raft::Successor;
+use dengine_types::MemberId;
+
 use super::member::Member;
 use super::operator::newest_leader;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::world::World;
-use dengine_raft::Successor;
-use dengine_types::MemberId;
 
 /// Nothing is written for so long before, for a leader hands over at once to whoever has all.
 const LULL: Nanos = 300 * MILLI;

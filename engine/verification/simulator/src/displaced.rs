@@ -8,12 +8,13 @@
 //! E  takes A's      | alone                                                  | elected, commits
 //! ```
 
+use dengine_types::MemberId;
+
 use super::member::Member;
 use super::network::Link;
 use super::operator::newest_leader;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::world::World;
-use dengine_types::MemberId;
 
 /// A step that takes longer has failed.
 const PATIENCE: Nanos = 6 * SECOND;

@@ -1,6 +1,10 @@
 //! What goes wrong, when its time has come. What waits for its moment is in
 //! [`targeted_fault`](super::targeted_fault).
 
+use std::time::Duration;
+
+use dengine_types::MemberId;
+
 use super::full_disk;
 use super::member::{Health, Member};
 use super::network::Link;
@@ -9,8 +13,6 @@ use super::plan::Fault;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::surroundings::Event;
 use super::world::World;
-use dengine_types::MemberId;
-use std::time::Duration;
 
 impl World {
     /// Lets a fault happen, if it can now, and plans the next one of its kind.

@@ -1,15 +1,17 @@
 //! The folders of a machine, as far as an installation moves them. A rename is durable only once
 //! all were synced, what is removed is gone at once, and the process may end between any two steps.
 
-use super::random::Random;
-use super::store::SimStore;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use dengine_kv::StoreError;
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Disk, DiskError};
 use dengine_snapshot::{Checkpoint, MemberDir, MemberDirs, RESERVED};
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::path::Path;
+
+use super::random::Random;
+use super::store::SimStore;
 
 #[derive(Default)]
 pub(super) struct SimFolders(RefCell<Inner>);
@@ -243,11 +245,12 @@ impl MemberDirs for SimFolders {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use dengine_kv::store::{Store as _, WriteBatch};
     use dengine_log::Position;
     use dengine_snapshot::{Outgoing, SnapshotError, SnapshotId, Staging, open_state};
     use dengine_types::{ClusterId, Index, Term};
+
+    use super::*;
 
     const CLUSTER: ClusterId = ClusterId(3);
     const BASE: Position = Position {

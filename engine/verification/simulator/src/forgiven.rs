@@ -5,11 +5,13 @@
 //! says which is which: values are never written twice. Of what is kept every answer counts, and
 //! what is lost never happened. Only deletes that look alike leave a doubt.
 
-use super::queue::Nanos;
+use std::collections::BTreeMap;
+
 use dengine_checker::{Answer, Call, History};
 use dengine_kv::{Event, EventKind};
 use dengine_types::Revision;
-use std::collections::BTreeMap;
+
+use super::queue::Nanos;
 
 /// There are fewer clients than this.
 const CLIENTS_MAX: u64 = 1000;
@@ -118,10 +120,11 @@ fn same(before: &[Event], after: &[Event]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use bytes::Bytes;
     use dengine_checker::{Moment, Operation};
     use dengine_kv::KeyValue;
+
+    use super::*;
 
     fn change(revision: u64, value: &str) -> (Revision, Vec<Event>) {
         let revision = Revision(revision);

@@ -60,11 +60,13 @@ mod trace;
 mod watcher;
 mod world;
 
-use dengine_checker::History;
-#[cfg(feature = "planted-bugs")]
-pub use search::{Search, Sought};
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+use dengine_checker::History;
+
+#[cfg(feature = "planted-bugs")]
+pub use search::{Search, Sought};
 pub use trace::Keep;
 
 /// What came of one seed.

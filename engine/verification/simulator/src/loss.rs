@@ -10,6 +10,12 @@
 //! lost, and ids of sessions that were opened there are given out again. A member that still has
 //! what the others go on without must end; see [`restored`](super::restored).
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dengine_kv::{Event as Change, Membership};
+use dengine_types::{Entry, Index, MemberId, Revision, Term};
+
 use super::forgiven::Changes;
 use super::invariants::Seen;
 use super::member::{Health, Member};
@@ -18,10 +24,6 @@ use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use super::surroundings::{Event, Surroundings};
 use super::world::{Members, World};
-use dengine_kv::{Event as Change, Membership};
-use dengine_types::{Entry, Index, MemberId, Revision, Term};
-use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// For how long a cluster that cannot go on is left alone.
 const PATIENCE: Nanos = 3 * SECOND;

@@ -1,10 +1,12 @@
 //! Links between members: they lose, delay, reorder, repeat and hold up, and break.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use dengine_types::MemberId;
+
 use super::plan::Weather;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
-use dengine_types::MemberId;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// From whom to whom.
 pub(super) type Link = (MemberId, MemberId);

@@ -2,14 +2,16 @@
 //! and which faults there are. Every seed leaves some faults out, because one kind may hide
 //! another's bugs (swarm testing, Groce et al. 2012).
 
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use dengine_raft::replica::SyncRule;
+
 use super::focus::Focus;
 use super::in_place::TurnsBy;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use super::settings::MemberSettings;
-use dengine_raft::replica::SyncRule;
-use std::cmp::Reverse;
-use std::time::Duration;
 
 /// Ticks in milliseconds, and election timeouts in ticks: as usual, and what else members may be
 /// started with.

@@ -6,9 +6,10 @@
 //! applies something that was committed since. By that it says that all it has is part of what the
 //! others go on with, and it is shown to the invariants like everybody's.
 
-use dengine_types::{Entry, Index, MemberId, Term};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+
+use dengine_types::{Entry, Index, MemberId, Term};
 
 #[derive(Default)]
 pub(super) struct Restored {

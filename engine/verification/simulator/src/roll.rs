@@ -7,13 +7,15 @@
 //! other's seeds whether they have a roll, so that those without one are what they would be if
 //! there were none; those that are about rolls ([`focus`](super::focus)) always have one.
 
+use std::collections::BTreeMap;
+
+use dengine_kv::CommandVersion;
+use dengine_types::MemberId;
+
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use super::surroundings::Surroundings;
 use super::world::World;
-use dengine_kv::CommandVersion;
-use dengine_types::MemberId;
-use std::collections::BTreeMap;
 
 /// A process.
 #[derive(Clone, Copy)]

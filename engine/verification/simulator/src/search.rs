@@ -1,12 +1,14 @@
 //! Searches for planted bugs: how many seeds it takes to find each, and which invariants see it.
 
-use super::{Keep, invariants, run};
-use dengine_planted::{Bug, plant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
+
+use dengine_planted::{Bug, plant};
+
+use super::{Keep, invariants, run};
 
 /// Seeds within which most bugs show themselves.
 const SOON: u64 = 50;

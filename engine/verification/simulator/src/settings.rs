@@ -2,8 +2,9 @@
 //! change of the settings is rolled out, and each start takes any of the settings that there are.
 //! Ticks and election timeouts are drawn apart: see [`Plan::timers`](super::plan::Plan::timers).
 
-use super::random::Random;
 use dengine_kv::RetentionSetting;
+
+use super::random::Random;
 
 /// The largest frame that members take: one message with the largest entry, and little more.
 pub(super) const FRAME_BYTES_MAX: usize = 12 << 10;

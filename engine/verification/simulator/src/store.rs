@@ -1,13 +1,15 @@
 //! A store that forgets what it has not flushed when its process ends, as RocksDB without its log
 //! does.
 
-use super::random::Random;
+use std::sync::{Arc, Mutex, MutexGuard};
+
 use bytes::Bytes;
 use dengine_kv::store::memory::MemoryCursor;
 use dengine_kv::store::{MemoryStore, Scope, Store, StoreError, WriteBatch};
 use dengine_log::memory::MemoryDisk;
 use dengine_snapshot::Checkpoint;
-use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::random::Random;
 
 impl Checkpoint<MemoryDisk> for SimStore {
     fn checkpoint(&self, place: &MemoryDisk) -> Result<(), StoreError> {
@@ -115,8 +117,9 @@ impl Store for SimStore {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use dengine_kv::store::conformance::Suite;
+
+    use super::*;
 
     #[test]
     fn it_is_a_store() {

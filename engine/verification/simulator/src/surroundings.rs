@@ -1,5 +1,13 @@
 //! What all parts of the simulation share: time, chance, the network, and those who watch.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
+use bytes::Bytes;
+use dengine_kv::CommandVersion;
+use dengine_snapshot::SnapshotId;
+use dengine_types::{MemberId, Revision};
+
 use super::client::ClientEvent;
 use super::invariants::{Broken, Invariants, Seen};
 use super::load_wave::LoadWave;
@@ -14,12 +22,6 @@ use super::roll::Programs;
 use super::settings::MemberSettings;
 use super::trace::{Hash, Trace};
 use super::world::World;
-use bytes::Bytes;
-use dengine_kv::CommandVersion;
-use dengine_snapshot::SnapshotId;
-use dengine_types::{MemberId, Revision};
-use std::collections::BTreeMap;
-use std::fmt;
 
 /// Something that is going to happen.
 pub(super) enum Event {

@@ -1,6 +1,11 @@
 //! Faults that wait for their moment: of all times to lose power, to cut a link or to hand over,
 //! these are the worst. Left to chance they would hardly ever meet.
 
+use dengine_kv::Membership;
+use dengine_raft::Successor;
+use dengine_raft::replica::MembershipRequest;
+use dengine_types::{Index, MemberId};
+
 use super::member::Member;
 use super::operator::newest_leader;
 use super::operator::silence::{LACKS_AFTER, SILENT_AFTER};
@@ -9,10 +14,6 @@ use super::queue::{MILLI, Nanos, SECOND};
 use super::surroundings::{Event, Surroundings};
 use super::ticket::{Asker, Request, Ticket};
 use super::world::{Members, World};
-use dengine_kv::Membership;
-use dengine_raft::Successor;
-use dengine_raft::replica::MembershipRequest;
-use dengine_types::{Index, MemberId};
 
 /// A vote is given, but perhaps not yet on disk.
 pub(super) fn over_vote(sim: &mut Surroundings, voter: MemberId, candidate: MemberId) {

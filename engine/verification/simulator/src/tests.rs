@@ -46,13 +46,15 @@ fn without_a_planted_bug_nothing_is_found() {
 
 #[cfg(feature = "planted-bugs")]
 mod planted {
-    use crate::invariants::{ELSEWHERE, Invariants};
-    use crate::{Keep, Search, run};
-    use dengine_planted::Bug;
     use std::collections::BTreeSet;
     use std::num::NonZero;
     use std::path::Path;
     use std::{fs, thread};
+
+    use dengine_planted::Bug;
+
+    use crate::invariants::{ELSEWHERE, Invariants};
+    use crate::{Keep, Search, run};
 
     /// The names under which this folder's code reports what is broken.
     fn reported_in(folder: &Path) -> BTreeSet<String> {

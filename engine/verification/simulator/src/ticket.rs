@@ -1,9 +1,11 @@
 //! Who waits for an answer, and where the answers gather.
 
-use super::queue::Nanos;
+use std::collections::BTreeMap;
+
 use dengine_raft::replica::RequestError;
 use dengine_raft::{Confirm, Input, Successor, Token, Write, Written};
-use std::collections::BTreeMap;
+
+use super::queue::Nanos;
 
 /// Who asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

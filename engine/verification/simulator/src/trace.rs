@@ -1,9 +1,10 @@
 //! What happened, one readable line each, and a running hash of it all: equal seeds must come to
 //! equal hashes.
 
-use super::queue::{MILLI, Nanos, SECOND};
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
+
+use super::queue::{MILLI, Nanos, SECOND};
 
 /// How much of the trace is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,18 +1,19 @@
 //! A client that watches: at one member after the other, and each time where it stopped. How far it
 //! was told is `dengine-client`'s own book-keeping.
 
-use super::invariants::Seen;
-use super::member::{WatchMessage, all_keys};
-use super::queue::MILLI;
-use super::random::Random;
-use super::surroundings::{Event, Surroundings};
-use super::world::Members;
 use bytes::Bytes;
 use dengine_client::policy::WatchCursor;
 use dengine_kv as kv;
 use dengine_kv::KeyRange;
 use dengine_kv::watch::{EventBatch, WatchSpec};
 use dengine_types::{MemberId, Revision};
+
+use super::invariants::Seen;
+use super::member::{WatchMessage, all_keys};
+use super::queue::MILLI;
+use super::random::Random;
+use super::surroundings::{Event, Surroundings};
+use super::world::Members;
 
 /// Watches of one stream, at most.
 const WATCHES_MAX: u64 = 3;

@@ -4,6 +4,16 @@
 //! started again; within a bound a write succeeds, and within another all members agree. *Rest*:
 //! clients ask for nothing new. Then everything that was seen is judged.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use dengine_checker::{Answer, Level, Recorder};
+use dengine_kv::CommandVersion;
+use dengine_raft::replica::FIRST_MEMBER;
+use dengine_raft::{Confirm, EncodedCommand, Input, Write};
+use dengine_types::{Index, MemberId, Revision};
+
 use super::client::{self, Ask, Client, ClientEvent, Outcome};
 use super::clock::Clock;
 use super::displaced::Displacement;
@@ -23,14 +33,6 @@ use super::ticket::{Answered, Asker, Request, Ticket};
 use super::trace::{Keep, Trace};
 use super::watcher::Watcher;
 use super::{Report, Violation, full_disk};
-use bytes::Bytes;
-use dengine_checker::{Answer, Level, Recorder};
-use dengine_kv::CommandVersion;
-use dengine_raft::replica::FIRST_MEMBER;
-use dengine_raft::{Confirm, EncodedCommand, Input, Write};
-use dengine_types::{Index, MemberId, Revision};
-use std::collections::BTreeMap;
-use std::time::Duration;
 
 pub(super) type Members = BTreeMap<MemberId, Member>;
 

@@ -97,8 +97,9 @@ impl Drop for Process {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use tempfile::TempDir;
+
+    use super::*;
 
     fn run(script: &str) -> (Process, TempDir) {
         let home = TempDir::new().unwrap();

@@ -4,12 +4,11 @@ use dengine_crds::cluster::ClusterPhase;
 use dengine_crds::conditions as types;
 use dengine_crds::reasons::cluster as reasons;
 
+use super::{Notice, ready_members};
 use crate::cluster::messages;
 use crate::cluster::model::{Member, Membership, Observed, Report, Wanted, quorum};
 use crate::cluster::plan::{Step, is_outdated};
 use crate::conditions::{ConditionState, Conditions};
-
-use super::{Notice, ready_members};
 
 /// What the conditions of an observed cluster are made from.
 pub(super) struct Facts<'a> {

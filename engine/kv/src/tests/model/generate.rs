@@ -1,13 +1,14 @@
 //! Random commands, queries and steps, of few and short keys, so that they collide often.
 
+use bytes::Bytes;
+use dengine_types::{Index, Revision, SessionId};
+use proptest::prelude::*;
+
 use super::Model;
 use crate::{
     Batch, BatchOperation, ChangesQuery, Command, Compare, CompareTarget, Expected, ExpiredKey,
     KeyRange, PageLimits, RangeQuery, Relation, Request, SessionStamp, Stamp,
 };
-use bytes::Bytes;
-use dengine_types::{Index, Revision, SessionId};
-use proptest::prelude::*;
 
 /// A request that is resolved when it is applied, by the state at that time.
 #[derive(Clone, Debug)]

@@ -4,15 +4,17 @@
 mod generate;
 mod properties;
 
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use dengine_types::{Index, Revision, SessionId};
+
 use crate::visits::VisitBounds;
 use crate::{
     Batch, BatchAnswer, BatchOperation, ChangesQuery, Command, Compare, CompareTarget, Event,
     EventKind, Expected, ExpiringKey, KeyRange, KeyValue, Outcome, Refusal, Relation, Request,
     SessionStamp,
 };
-use bytes::Bytes;
-use dengine_types::{Index, Revision, SessionId};
-use std::collections::BTreeMap;
 
 #[derive(Clone)]
 struct Model {

@@ -1,5 +1,9 @@
 //! Properties of every history.
 
+use bytes::Bytes;
+use dengine_types::{Entry, EntryKind, Index, Revision, SessionId};
+use proptest::prelude::*;
+
 use super::generate::{Draft, Step, draft, step};
 use super::{Model, VISIT_BOUNDS};
 use crate::store::{MemoryStore, WriteBatch};
@@ -8,9 +12,6 @@ use crate::{
     ChangesQuery, CommandVersion, Event, KeyRange, LogicalHash, Outcome, RangeQuery, ReadError,
     Stamp, StateMachine, Store,
 };
-use bytes::Bytes;
-use dengine_types::{Entry, EntryKind, Index, Revision, SessionId};
-use proptest::prelude::*;
 
 type Machine = StateMachine<MemoryStore>;
 type Records = Vec<(Bytes, Bytes)>;

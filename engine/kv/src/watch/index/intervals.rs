@@ -2,11 +2,13 @@
 //! the last end of its subtree. Balance depends on the shape alone, so that no choice of keys makes
 //! it deep.
 
-use super::{put, take};
-use crate::KeyRange;
-use bytes::Bytes;
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+use super::{put, take};
+use crate::KeyRange;
 
 /// The end of a range.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,11 +4,13 @@ mod intervals;
 #[cfg(test)]
 mod tests;
 
-use self::intervals::Intervals;
-use crate::KeyRange;
-use bytes::Bytes;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+use self::intervals::Intervals;
+use crate::KeyRange;
 
 /// Items with key ranges, found by any key in their range: single keys in a hash map, ranges in an
 /// interval tree. A search costs one look-up, one descent of the tree, and the matches.

@@ -1,8 +1,9 @@
 //! After any additions and removals the index finds what asking each watch would find.
 
+use proptest::prelude::*;
+
 use super::intervals::Intervals;
 use super::*;
-use proptest::prelude::*;
 
 fn key() -> impl Strategy<Value = Bytes> {
     prop::collection::vec(0_u8..4, 0..4).prop_map(Bytes::from)

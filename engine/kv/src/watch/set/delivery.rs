@@ -1,13 +1,15 @@
 //! The delivery of a page to the watches of a stream, slice by slice, so that other streams do not
 //! wait long.
 
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use dengine_types::Revision;
+
 use super::{Place, WatchSet};
 use crate::watch::messages::{Cut, Rest, TooLarge, cut, size_bytes};
 use crate::watch::{EventBatch, Mark, Page, Part, Wanted};
 use crate::{Changes, Event, Stamp};
-use dengine_types::Revision;
-use std::ops::ControlFlow;
-use std::sync::Arc;
 
 /// A slice ends after the revision in which it reaches this many matches of events and watches,
 const MATCHES: usize = 4 * 1024;

@@ -11,13 +11,15 @@ mod delivery;
 
 pub use delivery::{Delivery, Slice};
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use dengine_planted::planted;
+use dengine_types::Revision;
+
 use super::messages::size_bytes;
 use super::{InRing, KeyIndex, Mark, Page, Part, Reached, Ring, Wanted, WatchSpec};
 use crate::{ChangesQuery, Event, PageLimits, Stamp};
-use dengine_planted::planted;
-use dengine_types::Revision;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
 /// The place of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! One rule at a time, by example.
 
+use std::sync::Arc;
+
 use super::member::{Member, Received};
 use super::*;
 use crate::PageLimits;
-use std::sync::Arc;
 
 /// Events of one key of one letter.
 const EVENT_BYTES: usize = 64 + 1 + 36;

@@ -1,9 +1,10 @@
 //! A member's history, its ring, and one stream, in one thread.
 
-use super::*;
-use crate::{Changes, ChangesQuery, PageLimits, Want};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use super::*;
+use crate::{Changes, ChangesQuery, PageLimits, Want};
 
 /// The messages that a watch got.
 #[derive(Clone, Debug, Default)]

@@ -5,9 +5,10 @@ mod bounds;
 mod member;
 mod stories;
 
+use bytes::Bytes;
+
 use super::*;
 use crate::KeyValue;
-use bytes::Bytes;
 
 /// An event of about a hundred bytes.
 fn event(revision: u64, sub: u32, key: &str) -> Event {

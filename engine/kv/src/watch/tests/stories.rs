@@ -1,9 +1,10 @@
 //! Any history and any watches, in any order of events.
 
+use proptest::prelude::*;
+
 use super::member::{Member, Received};
 use super::*;
 use crate::PageLimits;
-use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Step {

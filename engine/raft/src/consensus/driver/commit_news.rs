@@ -6,11 +6,13 @@
 //! leaves by itself only when none comes. A change of the members is told at once, as the crate
 //! does.
 
-use super::Consensus;
-use crate::consensus::log_view::LogRead;
+use std::collections::BTreeMap;
+
 use dengine_types::Moment;
 use raft::{ProgressState, StateRole, eraftpb};
-use std::collections::BTreeMap;
+
+use super::Consensus;
+use crate::consensus::log_view::LogRead;
 
 /// What the others were told of.
 #[derive(Debug, Default)]

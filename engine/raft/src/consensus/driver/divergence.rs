@@ -8,12 +8,13 @@
 //! lost, and only by a leader that votes here: elsewhere such a leader lies, and a lie must end
 //! no member. Wherever, it serves no reads meanwhile: what it has is not what the cluster has.
 
-use super::Consensus;
-use crate::consensus::log_view::LogRead;
-use crate::output::{Divergence, Output};
 use dengine_planted::planted;
 use dengine_types::{Index, MemberId, Term};
 use raft::StateRole;
+
+use super::Consensus;
+use crate::consensus::log_view::LogRead;
+use crate::output::{Divergence, Output};
 
 /// Whether a leader's log contradicted, and what came of it. In one term a leader's log only grows,
 /// so that what contradicts once always will.

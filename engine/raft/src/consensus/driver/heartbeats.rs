@@ -1,12 +1,14 @@
 //! Heartbeats, which rounds of reads are too: what a leader tells by them of its log, what a
 //! follower promises by its answer, and what the leader makes of that.
 
-use super::Consensus;
-use crate::consensus::log_view::LogRead;
+use std::time::Duration;
+
 use dengine_planted::planted;
 use dengine_types::{Index, Moment, Term};
 use raft::{ProgressState, StateRole, eraftpb};
-use std::time::Duration;
+
+use super::Consensus;
+use crate::consensus::log_view::LogRead;
 
 /// What a heartbeat told.
 #[derive(Clone, Copy, Debug)]

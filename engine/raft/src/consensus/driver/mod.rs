@@ -12,6 +12,13 @@ mod ready;
 mod snapshots;
 mod terms;
 
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::{HardState, Index, MemberId, Moment, Term};
+use raft::{RawNode, StateRole, eraftpb};
+
 use super::apply_window::ApplyWindow;
 use super::config::{ConsensusConfig, ConsensusConfigError};
 use super::lease::Lease;
@@ -23,16 +30,11 @@ use super::validate::{self, PeerMessageError};
 use super::{convert, decode};
 use crate::input::{AppendId, SnapshotMeta, Token};
 use crate::output::Output;
-use bytes::Bytes;
 use commit_news::CommitNews;
-use dengine_planted::planted;
-use dengine_types::{HardState, Index, MemberId, Moment, Term};
 use divergence::Contradictions;
 use heartbeats::Told;
-use raft::{RawNode, StateRole, eraftpb};
 use snapshots::Snapshots;
 pub use snapshots::snapshot_position;
-use std::collections::{BTreeMap, VecDeque};
 use terms::TermBudget;
 
 /// What a member knew when it last stopped.

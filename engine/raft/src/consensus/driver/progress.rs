@@ -1,9 +1,10 @@
 //! What a leader knows of the others.
 
+use dengine_types::{Index, MemberId};
+
 use super::Consensus;
 use crate::consensus::log_view::LogRead;
 use crate::consensus::types::{Progress, Role};
-use dengine_types::{Index, MemberId};
 
 impl<L: LogRead> Consensus<L> {
     /// The leader's view of every member, itself included; empty on any other member.

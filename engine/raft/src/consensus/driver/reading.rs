@@ -1,15 +1,16 @@
 //! Linearizable reads: this member's rounds, those that peers ask of it when it leads, and its
 //! lease.
 
+use dengine_planted::planted;
+use dengine_types::{Index, Moment, Term};
+use raft::{StateRole, eraftpb};
+
 use super::Consensus;
 use crate::consensus::log_view::LogRead;
 use crate::consensus::reads::RoundContext;
 use crate::consensus::types::Refusal;
 use crate::input::Token;
 use crate::output::Output;
-use dengine_planted::planted;
-use dengine_types::{Index, Moment, Term};
-use raft::{StateRole, eraftpb};
 
 /// A lease is kept up for so many election timeouts after somebody last asked for it.
 const LEASE_KEPT_TIMEOUTS: u64 = 3;

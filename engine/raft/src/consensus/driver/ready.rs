@@ -1,15 +1,16 @@
 //! What comes out: the crate's readies, turned into outputs.
 
-use super::Consensus;
-use crate::consensus::log_view::LogRead;
-use crate::consensus::types::{ReplicaState, Role};
-use crate::consensus::{appends, convert};
-use crate::output::{ApplyJob, LogJob, Outbound, Output};
 use bytes::Bytes;
 use dengine_planted::planted;
 use dengine_types::{Entry, Index, MemberId, Term};
 use prost_raft::Message as _;
 use raft::{StateRole, eraftpb};
+
+use super::Consensus;
+use crate::consensus::log_view::LogRead;
+use crate::consensus::types::{ReplicaState, Role};
+use crate::consensus::{appends, convert};
+use crate::output::{ApplyJob, LogJob, Outbound, Output};
 
 impl<L: LogRead> Consensus<L> {
     /// Whether the crate has something to say. What it wants to be applied does not count while

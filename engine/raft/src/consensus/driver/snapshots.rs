@@ -1,17 +1,19 @@
 //! Snapshots: what a leader sends to those whose entries are gone, and what becomes of one that
 //! came.
 
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use dengine_log::Position;
+use dengine_types::{Index, MemberId, Term};
+use raft::{SnapshotStatus, StateRole, eraftpb};
+
 use super::Consensus;
 use crate::consensus::decode;
 use crate::consensus::log_view::LogRead;
 use crate::consensus::validate::{self, PeerMessageError};
 use crate::input::SnapshotMeta;
 use crate::output::Output;
-use bytes::Bytes;
-use dengine_log::Position;
-use dengine_types::{Index, MemberId, Term};
-use raft::{SnapshotStatus, StateRole, eraftpb};
-use std::collections::BTreeSet;
 
 /// Where things stand between the outputs and the inputs that answer them.
 #[derive(Default)]

@@ -5,11 +5,12 @@
 //! where no election is possible any more; one that only refused would never again listen to a
 //! member that was taken further than it.
 
+use dengine_types::{MemberId, NUMBER_MAX};
+use raft::eraftpb::{Message, MessageType};
+
 use super::Consensus;
 use crate::consensus::log_view::LogRead;
 use crate::consensus::validate;
-use dengine_types::{MemberId, NUMBER_MAX};
-use raft::eraftpb::{Message, MessageType};
 
 /// Terms that messages may take a member ahead within one election timeout: more than elections
 /// bring about in any absence, and so little that with the usual timeouts it takes decades to

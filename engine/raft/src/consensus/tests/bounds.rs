@@ -1,11 +1,13 @@
 //! Nothing here grows without a bound, whatever is slow.
 
-use super::cluster::Cluster;
-use super::script::{SEED, run};
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use prost_raft::Message as _;
 use raft::eraftpb::{Message, MessageType};
-use std::collections::BTreeSet;
+
+use super::cluster::Cluster;
+use super::script::{SEED, run};
 
 /// A follower that is back answers the first message of the log that it is sent, and then gets all
 /// that may be on its way.

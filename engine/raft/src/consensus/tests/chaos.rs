@@ -2,12 +2,14 @@
 //!
 //! A failure prints the schedule that proptest shrank it to.
 
+use std::collections::BTreeMap;
+
+use dengine_types::Entry;
+use proptest::prelude::*;
+
 use super::cluster::Cluster;
 use super::script::run;
 use crate::consensus::Role;
-use dengine_types::Entry;
-use proptest::prelude::*;
-use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -1,9 +1,10 @@
 //! Raft thesis §6.2: a leader that hears from no majority for an election timeout steps down.
 
+use std::time::Duration;
+
 use super::cluster::Cluster;
 use super::script::run;
 use crate::consensus::Progress;
-use std::time::Duration;
 
 /// Its disk is full: heartbeats need none.
 #[test]

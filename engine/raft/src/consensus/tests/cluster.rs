@@ -1,17 +1,19 @@
 //! Members joined by a network that delivers, loses and holds what the script says.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use dengine_log::Position;
+use dengine_types::{HardState, Index, MemberId};
+
 use super::member::{self, Disk, Machine, Member, describe_state, parse_change};
 use crate::consensus::describe::describe;
 use crate::consensus::testing::End;
 use crate::consensus::{ConsensusConfig, PeerMessageError, Proposal, without_promise};
 use crate::input::Token;
 use crate::output::Outbound;
-use bytes::Bytes;
-use dengine_log::Position;
-use dengine_types::{HardState, Index, MemberId};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt::Write as _;
-use std::time::Duration;
 
 /// Sender and receiver.
 pub(super) type Link = (u64, u64);

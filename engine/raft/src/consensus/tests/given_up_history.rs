@@ -2,13 +2,14 @@
 //! them ends: Raft (thesis §3.6.3) knows no such case. A member that lost some leaves it to others
 //! to stand for election.
 
-use super::cluster::Cluster;
-use super::script::run;
-use crate::consensus::Role;
 use bytes::Bytes;
 use dengine_types::{Index, MemberId};
 use prost_raft::Message as _;
 use raft::eraftpb::{Entry, Message, MessageType};
+
+use super::cluster::Cluster;
+use super::script::run;
+use crate::consensus::Role;
 
 /// Members 2 and 3 have lost entries 3 and 4, which member 1 has applied, and go on with others.
 const LOSS: &str = "

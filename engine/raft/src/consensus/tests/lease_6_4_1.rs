@@ -1,8 +1,9 @@
 //! Raft thesis §6.4.1: a leader that a quorum has acknowledged lately answers reads by itself.
 
+use expect_test::expect;
+
 use super::cluster::Cluster;
 use super::script::run;
-use expect_test::expect;
 
 /// With each heartbeat, and for three election timeouts after somebody last asked for it.
 #[test]

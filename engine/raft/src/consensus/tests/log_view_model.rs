@@ -1,13 +1,15 @@
 //! [`LogView`] against a plain vector: whatever was appended, replaced, synced and evicted, it
 //! reads the same.
 
-use super::member::MemoryLog;
-use crate::consensus::log_view::{LogView, entry_bytes};
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 use dengine_types::{Entry, EntryKind, HardState, Index, Term};
 use proptest::prelude::*;
 use raft::{GetEntriesContext, Storage};
-use std::collections::VecDeque;
+
+use super::member::MemoryLog;
+use crate::consensus::log_view::{LogView, entry_bytes};
 
 #[derive(Clone, Debug)]
 enum Step {

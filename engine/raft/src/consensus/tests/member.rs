@@ -1,6 +1,13 @@
 //! One member: its consensus, and a log, a disk and a state machine that do only what the script
 //! says.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use dengine_log::Position;
+use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
+
 use crate::consensus::log_view::entry_bytes;
 use crate::consensus::testing::{Driver, Host};
 use crate::consensus::{
@@ -9,11 +16,6 @@ use crate::consensus::{
 };
 use crate::input::{AppendId, SnapshotMeta, Token};
 use crate::output::Outbound;
-use bytes::Bytes;
-use dengine_log::Position;
-use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex};
 
 /// A persisted log, shared between the disk that writes it and the consensus that reads it.
 #[derive(Clone, Default)]

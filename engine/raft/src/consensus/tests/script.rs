@@ -37,16 +37,18 @@
 //! | `heard 1` | says whom a leader heard from lately |
 //! | `state`, `state 1` | shows where members stand |
 
-use super::cluster::{Cluster, Link};
-use super::member::{Disk, Machine, describe_state};
-use crate::consensus::describe::describe;
-use crate::consensus::{ConsensusConfig, Role};
-use bytes::Bytes;
-use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Term};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
+
+use bytes::Bytes;
+use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Term};
+
+use super::cluster::{Cluster, Link};
+use super::member::{Disk, Machine, describe_state};
+use crate::consensus::describe::describe;
+use crate::consensus::{ConsensusConfig, Role};
 
 /// With this seed no member of an early term stands for election in the first tick in which it may,
 /// so that `tick 3 10` makes member 3 miss its leader and no more.

@@ -1,8 +1,10 @@
 //! Runs the files of `testdata` and compares what each command prints with what the file says.
 
-use super::script::rerun;
-use expect_test::expect_file;
 use std::path::Path;
+
+use expect_test::expect_file;
+
+use super::script::rerun;
 
 macro_rules! scripts {
     ($($name:ident,)*) => {

@@ -1,8 +1,9 @@
 //! Raft thesis, chapter 5: a follower whose entries are gone gets a snapshot.
 
+use dengine_types::Index;
+
 use super::cluster::Cluster;
 use super::script::{SEED, run};
-use dengine_types::Index;
 
 /// Its own commit index says nothing of that.
 #[test]

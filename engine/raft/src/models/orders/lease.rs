@@ -1,15 +1,17 @@
 //! The lease's word ([`LeaseView`]): given by the replica, believed by whoever reads.
 
-use super::store::OrderedStore;
-use super::{entry, every_order, put};
-use crate::models::KEY;
-use crate::replica::LeaseView;
+use std::sync::Arc;
+
 use dengine_kv::StateMachine;
 use dengine_planted::{Bug, plant};
 use dengine_types::sync::atomic::{AtomicBool, Ordering};
 use dengine_types::{Index, Moment};
 use loom::thread;
-use std::sync::Arc;
+
+use super::store::OrderedStore;
+use super::{entry, every_order, put};
+use crate::models::KEY;
+use crate::replica::LeaseView;
 
 const UNTIL: Option<Moment> = Some(Moment(100));
 

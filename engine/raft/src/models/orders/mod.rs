@@ -4,10 +4,11 @@ mod lease;
 mod published;
 mod store;
 
-use crate::models::KEY;
 use bytes::Bytes;
 use dengine_kv::{Command, CommandVersion, Request};
 use dengine_types::{Entry, EntryKind, Index, Term};
+
+use crate::models::KEY;
 
 /// Tries every order with at most three preemptions, which is what loom's authors advise: more find
 /// hardly more.

@@ -1,13 +1,14 @@
 //! What the applier publishes: revision, compact revision and applied index; and those who read,
 //! collect and flush by them.
 
-use super::store::OrderedStore;
-use super::{entry, every_order, put};
-use crate::models::KEY;
 use dengine_kv::{Command, KeyRange, RangeQuery, ReadError, StateMachine};
 use dengine_planted::{Bug, plant};
 use dengine_types::{Index, Revision};
 use loom::thread;
+
+use super::store::OrderedStore;
+use super::{entry, every_order, put};
+use crate::models::KEY;
 
 fn machine() -> (StateMachine<OrderedStore>, OrderedStore) {
     let store = OrderedStore::default();

@@ -1,10 +1,11 @@
 //! A store that orders no more than one must.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use bytes::Bytes;
 use dengine_kv::store::memory::{MemoryCursor, MemoryStore};
 use dengine_kv::store::{Scope, Store, StoreError, WriteBatch};
 use dengine_types::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// A store like RocksDB: a writer waits for other writers, and publishes one number when it is
 /// done; a reader loads that number and does not wait. So a reader may see an old state,

@@ -1,10 +1,12 @@
 //! The room for answers ([`AnswerBudget`]), taken and given back by all connections.
 
-use super::{any_turns, long_turns};
-use crate::answers::{AnswerBudget, Held};
+use std::net::IpAddr;
+
 use dengine_planted::{Bug, plant};
 use shuttle::thread;
-use std::net::IpAddr;
+
+use super::{any_turns, long_turns};
+use crate::answers::{AnswerBudget, Held};
 
 const LIMIT: usize = 30_000;
 

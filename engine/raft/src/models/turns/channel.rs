@@ -1,10 +1,11 @@
 //! What the threads of a member tell each other ([`channel`]).
 
-use super::{any_turns, long_turns};
-use crate::channel::{Rest, channel};
 use dengine_planted::{Bug, plant};
 use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::thread;
+
+use super::{any_turns, long_turns};
+use crate::channel::{Rest, channel};
 
 const EACH: u8 = 2;
 

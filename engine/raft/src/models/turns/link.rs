@@ -1,16 +1,18 @@
 //! What waits for a peer ([`LinkQueue`]), queued by one thread and sent by another.
 
-use super::any_turns;
-use crate::link_queue::LinkQueue;
-use crate::output::Outbound;
-use crate::peer_queue::QueueLimits;
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use dengine_planted::{Bug, plant};
 use dengine_types::MemberId;
 use shuttle::future::block_on;
 use shuttle::thread;
-use std::sync::Arc;
-use std::time::Duration;
+
+use super::any_turns;
+use crate::link_queue::LinkQueue;
+use crate::output::Outbound;
+use crate::peer_queue::QueueLimits;
 
 const MESSAGES: u8 = 3;
 /// A frame holds two.

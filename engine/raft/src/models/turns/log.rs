@@ -1,13 +1,14 @@
 //! The log ([`Log`]), written by one thread and read by others, who hold files that the writer no
 //! longer needs.
 
-use super::{any_turns, long_turns};
 use dengine_log::conformance::{batch, small_options};
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Log, LogError, LogReader};
 use dengine_planted::{Bug, plant};
 use dengine_types::Index;
 use shuttle::thread;
+
+use super::{any_turns, long_turns};
 
 /// So large that a segment takes two of them.
 const ENTRY_BYTES: usize = 1_900;

@@ -4,15 +4,9 @@
 //! The threads themselves are the model's, for they do nothing but take from a queue: what they
 //! call is what ships.
 
-use super::{any_turns, long_turns};
-use crate::consensus::ConsensusConfig;
-use crate::input::{AppendId, EncodedCommand, Input, Token, Write};
-use crate::models::KEY;
-use crate::output::{ApplyJob, LogJob, Output, Written};
-use crate::replica::{
-    Applier, LogStep, LogWriter, Replica, ReplicaConfig, RequestError, Role, SyncRule,
-    WriteAnswers, WriteReply, first_batch,
-};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::{
@@ -26,8 +20,16 @@ use dengine_types::{ClusterId, HardState, MemberId, Moment};
 use shuttle::future::block_on;
 use shuttle::sync::mpsc::{Receiver, Sender, channel};
 use shuttle::thread;
-use std::collections::BTreeMap;
-use std::time::Duration;
+
+use super::{any_turns, long_turns};
+use crate::consensus::ConsensusConfig;
+use crate::input::{AppendId, EncodedCommand, Input, Token, Write};
+use crate::models::KEY;
+use crate::output::{ApplyJob, LogJob, Output, Written};
+use crate::replica::{
+    Applier, LogStep, LogWriter, Replica, ReplicaConfig, RequestError, Role, SyncRule,
+    WriteAnswers, WriteReply, first_batch,
+};
 
 const ID: MemberId = MemberId(1);
 const NOW: Moment = Moment(1_000_000_000);

@@ -1,13 +1,15 @@
 //! Session reads that wait for a revision ([`RevisionWaits`]), while the member comes to it.
 
-use super::any_turns;
+use std::sync::Arc;
+
 use dengine_kv::revision_waits::RevisionWaits;
 use dengine_planted::{Bug, plant};
 use dengine_types::Revision;
 use dengine_types::sync::atomic::{AtomicU64, Ordering};
 use shuttle::future::block_on;
 use shuttle::thread;
-use std::sync::Arc;
+
+use super::any_turns;
 
 const LAST: u64 = 3;
 

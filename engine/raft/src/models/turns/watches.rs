@@ -1,7 +1,9 @@
 //! What a hub reads for the watches of its streams ([`Feed`]), while they come and the member goes
 //! on.
 
-use super::any_turns;
+use std::convert::Infallible;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use dengine_kv::watch::{Feed, KeepLimits, Page, Part, WatchSet, WatchSpec, Work};
 use dengine_kv::{Changes, Event, EventKind, KeyRange, KeyValue, Stamp, Want};
@@ -11,8 +13,8 @@ use dengine_types::sync::atomic::{AtomicUsize, Ordering};
 use dengine_types::sync::{Mutex, MutexGuard};
 use shuttle::sync::Condvar;
 use shuttle::thread;
-use std::convert::Infallible;
-use std::sync::Arc;
+
+use super::any_turns;
 
 const FIRST: u64 = 1;
 const LAST: u64 = 3;

@@ -1,14 +1,15 @@
 //! Callers that wait for several writes at once ([`WriteAnswers`]), which other threads answer or
 //! give up.
 
-use super::any_turns;
-use crate::output::Written;
-use crate::replica::{RequestError, WriteAnswers};
 use dengine_kv::Outcome;
 use dengine_planted::{Bug, plant};
 use dengine_types::Term;
 use shuttle::future::block_on;
 use shuttle::thread;
+
+use super::any_turns;
+use crate::output::Written;
+use crate::replica::{RequestError, WriteAnswers};
 
 fn written(term: u64) -> Result<Written, RequestError> {
     Ok(Written {

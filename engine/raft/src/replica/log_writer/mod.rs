@@ -2,13 +2,15 @@
 //! has the next segment made. The thread that runs it does what [`LogWriter::step`] says, and asks
 //! again.
 
-use super::log_work::LogWork;
-use crate::input::AppendId;
-use crate::output::LogJob;
+use std::time::Duration;
+
 use dengine_log::{Disk, Filled, Log, LogError, Piece};
 use dengine_planted::planted;
 use dengine_types::{HardState, Index, Moment};
-use std::time::Duration;
+
+use super::log_work::LogWork;
+use crate::input::AppendId;
+use crate::output::LogJob;
 
 /// How often a log writer tries a full disk again.
 const SPACE_RETRY: Duration = Duration::from_millis(500);

@@ -1,9 +1,10 @@
-use super::*;
 use bytes::Bytes;
 use dengine_log::LogOptions;
 use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
 use dengine_types::{Entry, EntryKind, Index, MemberId, Term};
+
+use super::*;
 
 const LATER: SyncRule = SyncRule::Later {
     bytes: 1_000,

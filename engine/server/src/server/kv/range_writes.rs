@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dengine_kv as kv;
-
 use dengine_kv::CommandVersion;
 use dengine_protocol::checks::Mutation;
 use dengine_protocol::checks::status::{read_status, refusal_status};

@@ -1,6 +1,10 @@
 //! Takes snapshots in.
 
-use crate::storage::RocksStore;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
 use bytes::Bytes;
 use dengine_data_dir::SnapshotPaths;
 use dengine_log::RealDisk;
@@ -11,13 +15,11 @@ use dengine_protocol::peer::{
 use dengine_raft::consensus::snapshot_position;
 use dengine_snapshot::{Manifest, Place, SnapshotError, Staging, describe};
 use dengine_types::{ClusterId, MemberId};
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
+
+use crate::storage::RocksStore;
 
 /// A sender that says nothing for this long is gone.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
@@ -310,8 +312,9 @@ async fn next(frames: &mut Streaming<SnapshotFrame>) -> Result<SnapshotFrame, St
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use dengine_data_dir::DataDir;
+
+    use super::*;
 
     /// On a disk with less than the reserve free, one of some kilobytes was refused that would have
     /// freed nearly all of it.

@@ -1,7 +1,10 @@
 //! Sends snapshots.
 
-use crate::transport::FRAME_BYTES_MAX;
-use crate::transport::outbound::{Addresses, CONNECT_TIMEOUT, Own, connect};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use dengine_log::RealDisk;
 use dengine_protocol::peer::peer_client::PeerClient;
@@ -13,15 +16,14 @@ use dengine_raft::Input;
 use dengine_raft::consensus::snapshot_position;
 use dengine_snapshot::{Chunk, Outgoing, Place};
 use dengine_types::MemberId;
-use std::collections::HashMap;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
+
+use crate::transport::FRAME_BYTES_MAX;
+use crate::transport::outbound::{Addresses, CONNECT_TIMEOUT, Own, connect};
 
 /// Large enough that the cost of each counts for little, small enough to hold up nothing else.
 const CHUNK_BYTES: usize = 256 << 10;

@@ -1,10 +1,11 @@
 //! What was seen at a revision against what the changes up to it made.
 
+use std::collections::BTreeMap;
+
 use super::order::Taken;
 use super::timeline::{Facts, Sighting, Timeline, What, sightings};
 use crate::prepare::{Action, KeyId, Pair, Wanted};
 use crate::violation::{Rule, Violation};
-use std::collections::BTreeMap;
 
 /// Checks every sighting and every compare.
 pub(super) fn check(facts: &Facts<'_>, taken: &Taken) -> Result<(), Violation> {

@@ -1,11 +1,12 @@
 //! Revisions against real time, against sessions, and against the number of changes.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
 use super::timeline::{Facts, Timeline};
 use crate::history::{History, Level};
 use crate::prepare::{Action, Prepared, Ready};
 use crate::violation::{Rule, Violation};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
 
 /// Which operation took a revision, by its place among the prepared ones.
 pub(super) type Taken = BTreeMap<u64, usize>;

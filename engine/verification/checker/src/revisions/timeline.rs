@@ -1,10 +1,11 @@
 //! What each key was from revision to revision, as far as the history says.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::order::{Floor, Taken};
 use crate::history::History;
 use crate::prepare::{Action, KeyId, Pair, Prepared, Ready, Told, ValueId};
 use crate::violation::{Rule, Violation};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known before contents are checked.
 pub(super) struct Facts<'a> {

@@ -1,8 +1,9 @@
 //! Random histories: right ones pass, and every way of breaking one guarantee is caught.
 
+use proptest::prelude::*;
+
 use super::store::{Fault, run};
 use crate::{Summary, check, linearizable, revisions};
-use proptest::prelude::*;
 
 /// Few steps: the search must hardly ever have to go back.
 const STEPS: usize = 200_000;

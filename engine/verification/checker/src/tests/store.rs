@@ -1,10 +1,12 @@
 //! A store that takes one operation after the other, and clients whose calls overlap: its histories
 //! are right by construction. A fault makes it break exactly one guarantee, visibly.
 
-use crate::{Answer, BatchStep, Call, CallId, Expected, History, Level, Recorder, Reply, Seen};
+use std::collections::BTreeMap;
+
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt as _, SeedableRng as _};
-use std::collections::BTreeMap;
+
+use crate::{Answer, BatchStep, Call, CallId, Expected, History, Level, Recorder, Reply, Seen};
 
 const KEYS: u64 = 4;
 const CLIENTS: u64 = 6;

@@ -1,10 +1,11 @@
 //! A disk that dies at a chosen operation, over the one in memory that knows what was synced.
 
-use dengine_log::memory::{MemoryDisk, MemoryFile};
-use dengine_log::{Disk, DiskError, DiskFile};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+
+use dengine_log::memory::{MemoryDisk, MemoryFile};
+use dengine_log::{Disk, DiskError, DiskFile};
 
 /// How often the disk was asked to change something.
 #[derive(Clone, Copy, Debug, Default)]

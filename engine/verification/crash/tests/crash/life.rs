@@ -1,9 +1,6 @@
 //! The script: one member's log and state machine, what it was promised, and what must be found of
 //! it.
 
-use super::Crash;
-use super::disk::CutDisk;
-use super::store::ForgetfulStore;
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::{Command, CommandVersion, Expected, KeyRange, Request, StateMachine};
@@ -12,6 +9,10 @@ use dengine_log::memory::MemoryDisk;
 use dengine_log::{Batch, Log, LogError, Position};
 use dengine_testkit::Random;
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Revision, Term};
+
+use super::Crash;
+use super::disk::CutDisk;
+use super::store::ForgetfulStore;
 
 const STEPS: u64 = 60;
 

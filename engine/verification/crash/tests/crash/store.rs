@@ -1,9 +1,10 @@
 //! A store that forgets what was not flushed, as RocksDB does without its own log.
 
+use std::sync::{Arc, Mutex};
+
 use bytes::Bytes;
 use dengine_kv::store::memory::MemoryCursor;
 use dengine_kv::store::{MemoryStore, Scope, Store, StoreError, WriteBatch};
-use std::sync::{Arc, Mutex};
 
 /// Clones are the same store.
 #[derive(Clone, Debug, Default)]

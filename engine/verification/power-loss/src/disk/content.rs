@@ -1,7 +1,8 @@
 //! The bytes of one file, and which of them are durable.
 
-use super::coins::Coins;
 use std::collections::BTreeMap;
+
+use super::coins::Coins;
 
 /// What a disk writes at once or not at all.
 pub const SECTOR_BYTES: usize = 512;

@@ -23,12 +23,13 @@ mod power;
 mod tests;
 mod types;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+
 use coins::Coins;
 use content::Content;
 use names::{Change, Names};
 use power::{Counted, Power};
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{OsStr, OsString};
 
 pub use content::SECTOR_BYTES;
 pub use power::{Counts, Cut, CutAt, Moment};

@@ -1,9 +1,10 @@
 //! The names of all directories, and which of them are durable.
 
-use super::Inode;
-use super::coins::Coins;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
+
+use super::Inode;
+use super::coins::Coins;
 
 /// A name in a directory.
 pub(super) type Entry = (Inode, OsString);

@@ -1,7 +1,8 @@
 //! What is durable when, operation by operation, and some rules for any sequence of them.
 
-use super::*;
 use proptest::prelude::*;
+
+use super::*;
 
 fn name(text: &str) -> &OsStr {
     OsStr::new(text)

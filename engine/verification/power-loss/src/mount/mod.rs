@@ -2,13 +2,15 @@
 
 mod filesystem;
 
-use crate::disk::Disk;
-use filesystem::Filesystem;
-use fuser::{BackgroundSession, Config, MountOption};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fuser::{BackgroundSession, Config, MountOption};
 use tempfile::TempDir;
+
+use crate::disk::Disk;
+use filesystem::Filesystem;
 
 /// Why nothing could be mounted.
 #[derive(Debug, thiserror::Error)]

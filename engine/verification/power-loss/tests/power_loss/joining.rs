@@ -1,13 +1,15 @@
 //! A member that joins by a snapshot, while it or the one that sends loses power.
 
-use crate::life::{End, Life, eventually};
-use crate::past::{Past, broken};
-use crate::trial::{KEPT_PERCENT, Replay, Trial, log_file, relapse};
+use std::path::Path;
+
 use dengine_client::AdminClient;
 use dengine_client::proto::{AddLearnerRequest, JoinRequest, StatusResponse};
 use dengine_power_loss::{Counts, Cut, Disk};
 use dengine_testkit::Listen;
-use std::path::Path;
+
+use crate::life::{End, Life, eventually};
+use crate::past::{Past, broken};
+use crate::trial::{KEPT_PERCENT, Replay, Trial, log_file, relapse};
 
 /// Whose power is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

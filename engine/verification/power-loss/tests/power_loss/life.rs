@@ -1,11 +1,13 @@
 //! A member from one start to its end, on a disk that may lose its power meanwhile.
 
-use crate::process;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use dengine_client::{AdminClient, Client, ClientOptions, RetryPolicy};
 use dengine_power_loss::{Disk, Mount};
 use dengine_testkit::{Listen, Process};
-use std::path::Path;
-use std::time::{Duration, Instant};
+
+use crate::process;
 
 /// Longest wait for anything; on an idle machine nothing here takes a second.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -21,14 +21,16 @@ mod settings;
 mod state;
 mod trial;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
 use dengine_power_loss::{Counts, Cut, CutAt, Disk, Lie, Moment};
 use dengine_testkit::Listen;
+use tokio::runtime::Runtime;
+
 use joining::{Cluster, Side};
 use past::{NOT_AS_PROMISED, Past};
 use settings::Settings;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-use tokio::runtime::Runtime;
 use trial::Trial;
 
 /// More than there are processors, for a server that starts mostly waits.

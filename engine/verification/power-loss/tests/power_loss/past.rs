@@ -4,11 +4,12 @@
 //! not compare creation and version of pairs at old revisions for a key that a call of unknown
 //! outcome touched, and here there is such a call after almost every cut.
 
+use dengine_client::{Client, Error, KeyRange, RangeQuery};
+use tokio::task::JoinHandle;
+
 use crate::life::{End, Life};
 use crate::script::{self, Step};
 use crate::state::{State, Write};
-use dengine_client::{Client, Error, KeyRange, RangeQuery};
-use tokio::task::JoinHandle;
 
 /// Reported if an acknowledged write is gone, or one is there that was never asked for.
 pub(crate) const NOT_AS_PROMISED: &str = "the state is not what was acknowledged";

@@ -1,9 +1,11 @@
 //! The server as a process.
 
-use crate::script::LARGE_BYTES;
-use dengine_testkit::{Listen, Process, built_program, serve};
 use std::path::Path;
 use std::process::Command;
+
+use dengine_testkit::{Listen, Process, built_program, serve};
+
+use crate::script::LARGE_BYTES;
 
 /// Starts `dengine serve` on a data directory; its output is added to `log`.
 pub(crate) fn start(name: &str, listen: &Listen, folder: &Path, log: &Path) -> Process {

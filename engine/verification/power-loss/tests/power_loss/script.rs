@@ -1,12 +1,14 @@
 //! What is done to the member, step by step, and the calls for it.
 
-use crate::life::DATA_FOLDER;
-use crate::state::{State, Write};
+use std::ffi::OsStr;
+
 use bytes::Bytes;
 use dengine_client::{AdminClient, Batch, Client, Compare, Expected, Operation, Result};
 use dengine_power_loss::{Disk, Inode};
 use dengine_testkit::Random;
-use std::ffi::OsStr;
+
+use crate::life::DATA_FOLDER;
+use crate::state::{State, Write};
 
 /// Enough that the member's small log rotates and drops segments, and that its state is flushed,
 /// also without a call for it, and compacted.

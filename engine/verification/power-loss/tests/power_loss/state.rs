@@ -1,8 +1,9 @@
 //! What the store must hold: a model of its own, simple enough to be seen to be right.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bytes::Bytes;
 use dengine_client::KeyValue;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// One write of the script.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,13 +1,15 @@
 //! One cut: the script up to it, and what is found on each of the disks that may survive it.
 
-use crate::life::{End, Life};
-use crate::past::Past;
-use crate::script::{self, STEPS};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use dengine_client::SessionOptions;
 use dengine_power_loss::{Cut, CutAt, Disk, Moment};
 use dengine_testkit::Listen;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::life::{End, Life};
+use crate::past::Past;
+use crate::script::{self, STEPS};
 
 /// How many percent of what was not synced survive.
 pub(crate) const KEPT_PERCENT: [u32; 3] = [0, 50, 100];

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use dengine_client::Error;
 use dengine_client::proto::{AddLearnerRequest, JoinRequest, Lifecycle};
-
 use dengine_data_dir::Record;
 
 use crate::harness::{Cluster, Member, becomes, scratch};

@@ -1,11 +1,12 @@
 //! Runs the deterministic simulator: `make sim`. See docs/simulator.md.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-use clap::Parser;
-use dengine_simulator::{Keep, Report};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+use clap::Parser;
+use dengine_simulator::{Keep, Report};
 
 /// Runs whole clusters in simulated time, and looks for broken promises.
 #[derive(Parser)]
@@ -188,9 +189,10 @@ fn fresh_seed() -> u64 {
 
 #[cfg(feature = "planted-bugs")]
 mod planted {
-    use super::{Arguments, ExitCode};
     use dengine_planted::{Bug, plant};
     use dengine_simulator::{Search, Sought};
+
+    use super::{Arguments, ExitCode};
 
     /// Looks for planted bugs, and prints the rows of the table in docs/simulator.md.
     pub(super) fn run(name: &str, arguments: &Arguments) -> ExitCode {

@@ -1,15 +1,17 @@
 //! One attempt after the other, until a call has an answer.
 
+use std::time::Duration;
+
+use dengine_checker::{Call, CallId};
+use dengine_client::policy::{Attempts, Operation, RetryPolicy, Sequencer, Stamp, Target};
+use dengine_kv::{Request, SessionStamp};
+use dengine_types::{MemberId, SessionId};
+
 use super::{Ask, Client, ClientEvent, Want};
 use crate::member::Member;
 use crate::queue::{MILLI, Nanos};
 use crate::surroundings::{Event, Surroundings};
 use crate::world::Members;
-use dengine_checker::{Call, CallId};
-use dengine_client::policy::{Attempts, Operation, RetryPolicy, Sequencer, Stamp, Target};
-use dengine_kv::{Request, SessionStamp};
-use dengine_types::{MemberId, SessionId};
-use std::time::Duration;
 
 /// A call that has no answer yet.
 pub(super) struct InFlight {

@@ -10,12 +10,6 @@ mod ranges;
 mod renewal;
 mod session;
 
-use super::member::ReadJob;
-use super::queue::{MILLI, Nanos};
-use super::random::Random;
-use super::surroundings::{Event, Surroundings};
-use super::world::Members;
-use attempt::{InFlight, time};
 use dengine_checker::{Answer, Level, Recorder};
 use dengine_client::policy::{End, Failure, Next, Sequencer};
 use dengine_kv as kv;
@@ -23,6 +17,13 @@ use dengine_kv::{Command, KeyValue, Request};
 use dengine_raft::Written;
 use dengine_raft::replica::RequestError;
 use dengine_types::{MemberId, Revision};
+
+use super::member::ReadJob;
+use super::queue::{MILLI, Nanos};
+use super::random::Random;
+use super::surroundings::{Event, Surroundings};
+use super::world::Members;
+use attempt::{InFlight, time};
 use operation::{Habits, Memory};
 use renewal::Renewal;
 

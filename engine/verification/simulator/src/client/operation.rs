@@ -1,8 +1,7 @@
 //! What clients ask for, and what answers mean to the checkers.
 
-use super::ranges::{deleted, is_range, just, keys_of, replies_of, some_range, steps_of};
-use super::{Outcome, Want};
-use crate::random::Random;
+use std::collections::{BTreeMap, BTreeSet};
+
 use bytes::Bytes;
 use dengine_checker::{Answer, BatchStep, Call, Expected, Level, Seen};
 use dengine_client::policy::Failure;
@@ -12,7 +11,10 @@ use dengine_kv::{
 };
 use dengine_raft::replica::{LeaderHint, RequestError};
 use dengine_types::Revision;
-use std::collections::{BTreeMap, BTreeSet};
+
+use super::ranges::{deleted, is_range, just, keys_of, replies_of, some_range, steps_of};
+use super::{Outcome, Want};
+use crate::random::Random;
 
 /// What a client remembers of its answers.
 #[derive(Default)]

@@ -3,11 +3,12 @@
 //! That loses nothing. The answer tells for each key what became of it, and what the checkers
 //! demand of steps at one revision they demand of a range.
 
-use super::operation::seen;
-use crate::plan::KEYS_MAX;
 use bytes::Bytes;
 use dengine_checker::{BatchStep, Reply};
 use dengine_kv::{BatchAnswer, BatchOperation, KeyRange, KeyValue};
+
+use super::operation::seen;
+use crate::plan::KEYS_MAX;
 
 /// How an operation names its keys; each form comes as often as the others.
 enum Form {

@@ -1,11 +1,12 @@
 //! A client that means to keep a key alive: it puts it again when its time is all but over, and
 //! then looks whether it is there. That is the moment in which an expiry may hit the wrong pair.
 
+use dengine_checker::{Answer, Call, Level};
+use dengine_kv::Command;
+
 use super::{Want, operation};
 use crate::queue::{MILLI, Nanos};
 use crate::random::Random;
-use dengine_checker::{Answer, Call, Level};
-use dengine_kv::Command;
 
 /// What it does next about such a key.
 pub(super) enum Renewal {

@@ -1,15 +1,16 @@
 //! A client's session with the cluster: opened by a write of its own, which the history does not
 //! know.
 
+use dengine_client::policy::{Sequencer, WINDOW};
+use dengine_kv as kv;
+use dengine_kv::{Command, Refusal};
+use dengine_types::SessionId;
+
 use super::attempt::InFlight;
 use super::{Client, Outcome, Want};
 use crate::queue::SECOND;
 use crate::surroundings::Surroundings;
 use crate::world::Members;
-use dengine_client::policy::{Sequencer, WINDOW};
-use dengine_kv as kv;
-use dengine_kv::{Command, Refusal};
-use dengine_types::SessionId;
 
 impl Client {
     /// Asks for a session.

@@ -1,7 +1,8 @@
 //! Every write that a client asked for took effect at most once, and nothing else took a revision.
 
-use super::{End, Invariant};
 use dengine_checker::Rule;
+
+use super::{End, Invariant};
 
 pub(super) struct AppliedOnce;
 

@@ -2,10 +2,12 @@
 //! restart would help. Who was removed may meet one, from a leader that has not applied its
 //! removal.
 
-use super::{Invariant, Seen};
+use std::collections::{BTreeMap, BTreeSet};
+
 use dengine_kv::CommandVersion;
 use dengine_types::{Entry, EntryKind, MemberId};
-use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Invariant, Seen};
 
 #[derive(Default)]
 pub(super) struct CommandsAreRead {

@@ -1,9 +1,11 @@
 //! Election safety: at most one leader can be elected in a given term (§3.4).
 
-use super::{Invariant, Seen};
+use std::collections::BTreeMap;
+
 use dengine_raft::consensus::Role;
 use dengine_types::{MemberId, Term};
-use std::collections::BTreeMap;
+
+use super::{Invariant, Seen};
 
 #[derive(Default)]
 pub(super) struct ElectionSafety {

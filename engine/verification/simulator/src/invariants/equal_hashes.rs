@@ -1,8 +1,10 @@
 //! Members that have applied the same entries hold the same records, down to the byte.
 
-use super::{Invariant, Seen};
-use dengine_types::{Index, MemberId};
 use std::collections::BTreeMap;
+
+use dengine_types::{Index, MemberId};
+
+use super::{Invariant, Seen};
 
 #[derive(Default)]
 pub(super) struct EqualHashes {

@@ -1,8 +1,9 @@
 //! Leader append-only: a leader never overwrites or deletes entries in its log; it only appends
 //! (§3.5).
 
-use super::{Invariant, Seen};
 use dengine_raft::consensus::Role;
+
+use super::{Invariant, Seen};
 
 pub(super) struct LeaderAppendOnly;
 

@@ -1,10 +1,12 @@
 //! Leader completeness: if a log entry is committed in a given term, then that entry will be
 //! present in the logs of the leaders for all higher-numbered terms (§3.6.3).
 
-use super::{Invariant, Seen};
+use std::collections::BTreeMap;
+
 use dengine_raft::consensus::Role;
 use dengine_types::{Index, Term};
-use std::collections::BTreeMap;
+
+use super::{Invariant, Seen};
 
 #[derive(Default)]
 pub(super) struct LeaderCompleteness {

@@ -1,8 +1,9 @@
 //! Every write, linearizable read and lease read took effect at one moment between its call and its
 //! answer; what any read shows at a revision is what the writes up to that revision made of it.
 
-use super::{End, Invariant};
 use dengine_checker::Rule;
+
+use super::{End, Invariant};
 
 pub(super) struct Linearizable;
 

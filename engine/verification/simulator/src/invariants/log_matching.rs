@@ -6,9 +6,11 @@
 //! forgotten, nobody else has: nothing leaves a member before the term is on its disk. A sole voter
 //! leads, and writes, before that, and may lead that term again.
 
-use super::{Invariant, Seen, entry_hash};
-use dengine_types::{Entry, Index, MemberId, Term};
 use std::collections::BTreeMap;
+
+use dengine_types::{Entry, Index, MemberId, Term};
+
+use super::{Invariant, Seen, entry_hash};
 
 #[derive(Default)]
 pub(super) struct LogMatching {

@@ -1,9 +1,11 @@
 //! A member's id is never given to another one, not even after its removal: who was wiped must not
 //! vote again as if it remembered.
 
-use super::{Invariant, Seen};
-use dengine_types::MemberId;
 use std::collections::BTreeMap;
+
+use dengine_types::MemberId;
+
+use super::{Invariant, Seen};
 
 #[derive(Default)]
 pub(super) struct MemberIdNeverReused {

@@ -18,14 +18,15 @@ mod session_monotonic;
 mod state_machine_safety;
 mod watches_complete;
 
-use super::queue::Nanos;
-use super::shadow::Shadow;
-use super::trace::Hash;
 use dengine_checker::{History, Rule, Summary, Violation};
 use dengine_kv::watch::WatchSpec;
 use dengine_kv::{CommandVersion, Event, KeyValue, Membership};
 use dengine_raft::consensus::ReplicaState;
 use dengine_types::{Entry, EntryKind, Index, MemberId, Revision, Term};
+
+use super::queue::Nanos;
+use super::shadow::Shadow;
+use super::trace::Hash;
 
 /// What invariants are told of.
 pub(super) enum Seen<'a> {

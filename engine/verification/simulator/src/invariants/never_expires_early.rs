@@ -1,9 +1,11 @@
 //! A key outlives the time that its put gave it, by whichever clock is the fastest.
 
+use std::collections::BTreeMap;
+
+use dengine_types::Revision;
+
 use super::{Invariant, Seen};
 use crate::queue::{MILLI, Nanos};
-use dengine_types::Revision;
-use std::collections::BTreeMap;
 
 /// In hundredths of the time to live: a clock that is as fast as any may be counts 100 while so
 /// many pass.

@@ -1,8 +1,9 @@
 //! What was acknowledged is in the history of every member in the end, at the revision that was
 //! told.
 
-use super::{End, Invariant};
 use dengine_checker::{Answer, Call, Operation};
+
+use super::{End, Invariant};
 
 pub(super) struct NoAcknowledgedWriteLost;
 

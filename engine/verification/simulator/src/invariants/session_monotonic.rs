@@ -1,7 +1,8 @@
 //! A session reads its own writes, and never goes back in history, whichever member answers.
 
-use super::{End, Invariant};
 use dengine_checker::Rule;
+
+use super::{End, Invariant};
 
 pub(super) struct SessionMonotonic;
 

@@ -1,9 +1,11 @@
 //! State machine safety: if a server has applied a log entry at a given index to its state machine,
 //! no other server will ever apply a different log entry for the same index (§3.6.3).
 
-use super::{Invariant, Seen, entry_hash};
-use dengine_types::{Index, MemberId, Term};
 use std::collections::BTreeMap;
+
+use dengine_types::{Index, MemberId, Term};
+
+use super::{Invariant, Seen, entry_hash};
 
 #[derive(Default)]
 pub(super) struct StateMachineSafety {

@@ -1,11 +1,13 @@
 //! A watch leaves nothing out and adds nothing: of every revision in its place it is told the
 //! changes that it asked for, and the same ones from whichever member.
 
-use super::{Invariant, Seen};
+use std::collections::BTreeMap;
+
 use dengine_kv::Event;
 use dengine_kv::watch::WatchSpec;
 use dengine_types::Revision;
-use std::collections::BTreeMap;
+
+use super::{Invariant, Seen};
 
 #[derive(Default)]
 pub(super) struct WatchesComplete {

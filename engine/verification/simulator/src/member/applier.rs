@@ -1,13 +1,14 @@
 //! The applier's thread and the flusher's.
 
-use super::process::Process;
-use super::{Actor, End, Machine, all_keys};
-use crate::invariants::Seen;
-use crate::surroundings::Surroundings;
 use dengine_kv::{ChangesQuery, LogicalHash, Member as MemberRecord, Membership, ReadError};
 use dengine_raft::Input;
 use dengine_raft::replica::Done;
 use dengine_types::{Index, MemberId, Revision};
+
+use super::process::Process;
+use super::{Actor, End, Machine, all_keys};
+use crate::invariants::Seen;
+use crate::surroundings::Surroundings;
 
 impl Process {
     pub(super) fn plan_apply(&mut self, sim: &mut Surroundings, machine: Machine) {

@@ -1,14 +1,15 @@
 //! What a process does besides: the keeper's proposals, and the collector's work.
 
+use dengine_kv::{Command, ExpiredKey, Request};
+use dengine_raft::Input;
+use dengine_raft::consensus::Role;
+use dengine_types::{Entry, EntryKind};
+
 use super::process::Process;
 use super::{Actor, End, Machine};
 use crate::invariants::Seen;
 use crate::queue::MILLI;
 use crate::surroundings::Surroundings;
-use dengine_kv::{Command, ExpiredKey, Request};
-use dengine_raft::Input;
-use dengine_raft::consensus::Role;
-use dengine_types::{Entry, EntryKind};
 
 /// How often the keeper looks while nothing waits.
 const KEEPER_EVERY: u64 = 250 * MILLI;

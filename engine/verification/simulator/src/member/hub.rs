@@ -1,10 +1,9 @@
 //! The shell around a member's watches: the hub's task and the tasks of its streams, over bounded
 //! queues.
 
-use super::process::Process;
-use super::{Actor, Machine, Member};
-use crate::queue::MILLI;
-use crate::surroundings::Surroundings;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
 use dengine_kv::watch::{
     Delivery, EventBatch, KeepLimits, Mark, Page, PageCache, Part, Ring, Slice, Wanted, WatchSet,
     WatchSpec, Work,
@@ -13,8 +12,11 @@ use dengine_kv::{
     Changes, ChangesQuery, Event, KeyRange, PageLimits, ReadError, Reader, Stamp, Store,
 };
 use dengine_types::{MemberId, Revision};
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+
+use super::process::Process;
+use super::{Actor, Machine, Member};
+use crate::queue::MILLI;
+use crate::surroundings::Surroundings;
 
 /// Few, so that streams fall behind.
 const KEEP_LIMITS: KeepLimits = KeepLimits {

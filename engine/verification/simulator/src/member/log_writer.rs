@@ -1,16 +1,18 @@
 //! The log writer's thread.
 
+use std::time::Duration;
+
+use dengine_kv::CommandVersion;
+use dengine_raft::replica::LogStep;
+use dengine_raft::{Input, LogJob};
+use dengine_types::{EntryKind, MemberId, Moment};
+
 use super::process::Process;
 use super::{Actor, End, Machine};
 use crate::invariants::Seen;
 use crate::queue::MILLI;
 use crate::surroundings::Surroundings;
 use crate::targeted_fault;
-use dengine_kv::CommandVersion;
-use dengine_raft::replica::LogStep;
-use dengine_raft::{Input, LogJob};
-use dengine_types::{EntryKind, MemberId, Moment};
-use std::time::Duration;
 
 impl Process {
     pub(super) fn note_append(&mut self, sim: &mut Surroundings, member: MemberId, job: &LogJob) {

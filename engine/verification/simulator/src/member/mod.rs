@@ -16,15 +16,8 @@ mod serve;
 mod snapshots;
 mod waiting;
 
-use super::clock::Clock;
-use super::folders::SimFolders;
-use super::guard::guard;
-use super::queue::{MILLI, Nanos};
-use super::random::Random;
-use super::shadow::Shadow;
-use super::store::SimStore;
-use super::surroundings::{Event, Surroundings};
-use super::ticket::{Answered, Asker, Request, Ticket};
+use std::sync::Arc;
+
 use dengine_data_dir::marks::{Marks, PowerMark, Unfit};
 use dengine_kv::{CommandVersion, Member as MemberRecord, Membership, Reader};
 use dengine_log::memory::MemoryDisk;
@@ -34,11 +27,20 @@ use dengine_raft::replica::Replica;
 use dengine_raft::{Divergence, Input};
 use dengine_snapshot::{NotStaged, SnapshotId};
 use dengine_types::{Index, MemberId, Term};
+
+use super::clock::Clock;
+use super::folders::SimFolders;
+use super::guard::guard;
+use super::queue::{MILLI, Nanos};
+use super::random::Random;
+use super::shadow::Shadow;
+use super::store::SimStore;
+use super::surroundings::{Event, Surroundings};
+use super::ticket::{Answered, Asker, Request, Ticket};
 pub(super) use hub::{WatchMessage, all_keys};
 use process::Process;
 pub(super) use serve::ReadJob;
 pub(super) use snapshots::Parcel;
-use std::sync::Arc;
 
 /// By how much clocks may differ.
 pub(super) const DRIFT_PERCENT_MAX: u32 = 10;

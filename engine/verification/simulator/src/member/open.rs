@@ -1,5 +1,19 @@
 //! Starting a process on a machine: what its folder holds, it takes up.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use dengine_data_dir::marks::{Beginning, PowerMark, Unfit};
+use dengine_kv::StateMachine;
+use dengine_log::memory::MemoryDisk;
+use dengine_log::{Log, LogError, LogOptions, LogReader, Position, Recovered};
+use dengine_raft::consensus::{ConsensusConfig, ReplicaState};
+use dengine_raft::replica::{
+    Applier, Keeper, LogWriter, OpenError, Opened, Replica, ReplicaConfig, first_batch, open_member,
+};
+use dengine_snapshot::{MemberDirs, SnapshotError, Staging};
+use dengine_types::{ClusterId, HardState, Index};
+
 use super::hub::Hub;
 use super::process::Process;
 use super::snapshots::Snapshots;
@@ -13,18 +27,6 @@ use crate::shadow::Shadow;
 use crate::store::SimStore;
 use crate::surroundings::{Event, Surroundings};
 use crate::ticket::Callers;
-use dengine_data_dir::marks::{Beginning, PowerMark, Unfit};
-use dengine_kv::StateMachine;
-use dengine_log::memory::MemoryDisk;
-use dengine_log::{Log, LogError, LogOptions, LogReader, Position, Recovered};
-use dengine_raft::consensus::{ConsensusConfig, ReplicaState};
-use dengine_raft::replica::{
-    Applier, Keeper, LogWriter, OpenError, Opened, Replica, ReplicaConfig, first_batch, open_member,
-};
-use dengine_snapshot::{MemberDirs, SnapshotError, Staging};
-use dengine_types::{ClusterId, HardState, Index};
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
 
 /// The cluster of all simulations.
 pub(crate) const CLUSTER: ClusterId = ClusterId(0xd00d);

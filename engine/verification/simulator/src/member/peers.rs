@@ -1,12 +1,7 @@
 //! The streams to the other members: what queues for each, in [`PeerQueue`]s as they ship.
 
-use super::process::Process;
-use super::waiting::Waiting;
-use super::{Actor, Machine};
-use crate::network::Link;
-use crate::queue::{MILLI, Nanos, SECOND};
-use crate::settings::{FRAME_BYTES_MAX, MemberSettings};
-use crate::surroundings::Surroundings;
+use std::time::Duration;
+
 use bytes::Bytes;
 use dengine_raft::consensus::without_promise;
 use dengine_raft::peer_frames::{self, Decoder, Outgoing};
@@ -14,7 +9,14 @@ use dengine_raft::peer_queue::{Dropped, PeerQueue, QueueLimits, frame_bytes};
 use dengine_raft::replica::Announcement;
 use dengine_raft::{Input, Outbound};
 use dengine_types::MemberId;
-use std::time::Duration;
+
+use super::process::Process;
+use super::waiting::Waiting;
+use super::{Actor, Machine};
+use crate::network::Link;
+use crate::queue::{MILLI, Nanos, SECOND};
+use crate::settings::{FRAME_BYTES_MAX, MemberSettings};
+use crate::surroundings::Surroundings;
 
 const QUEUE_MESSAGES: usize = 1024;
 

@@ -1,5 +1,19 @@
 //! The process on a machine: what its threads share, and the replica's own thread.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use dengine_kv::{Collector, CommandVersion, Flusher};
+use dengine_log::memory::MemoryDisk;
+use dengine_log::{Log, LogReader, Piece};
+use dengine_raft::consensus::{ReplicaState, Role};
+use dengine_raft::replica::{
+    Announcement, AppliedRange, Applier, Keeper, LogWriter, Replica, RequestError,
+};
+use dengine_raft::{ApplyJob, Input, LogJob, Output};
+use dengine_snapshot::Staging;
+use dengine_types::{Entry, MemberId, Moment};
+
 use super::hub::Hub;
 use super::peers::Peer;
 use super::snapshots::Snapshots;
@@ -12,18 +26,6 @@ use crate::shadow::Shadow;
 use crate::store::SimStore;
 use crate::surroundings::{Event, Surroundings};
 use crate::ticket::Callers;
-use dengine_kv::{Collector, CommandVersion, Flusher};
-use dengine_log::memory::MemoryDisk;
-use dengine_log::{Log, LogReader, Piece};
-use dengine_raft::consensus::{ReplicaState, Role};
-use dengine_raft::replica::{
-    Announcement, AppliedRange, Applier, Keeper, LogWriter, Replica, RequestError,
-};
-use dengine_raft::{ApplyJob, Input, LogJob, Output};
-use dengine_snapshot::Staging;
-use dengine_types::{Entry, MemberId, Moment};
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
 
 pub(super) struct Process {
     pub(super) replica: Replica<LogReader<MemoryDisk>>,

@@ -1,14 +1,15 @@
 //! Answering reads from the state machine.
 
+use bytes::Bytes;
+use dengine_kv::KeyValue;
+use dengine_raft::replica::RequestError;
+use dengine_types::Revision;
+
 use super::process::Process;
 use super::{Actor, Machine};
 use crate::client::{self, Outcome};
 use crate::queue::{MILLI, Nanos};
 use crate::surroundings::Surroundings;
-use bytes::Bytes;
-use dengine_kv::KeyValue;
-use dengine_raft::replica::RequestError;
-use dengine_types::Revision;
 
 /// A read that may be answered from what is applied here, once that has come to `after`.
 #[derive(Clone, Debug)]

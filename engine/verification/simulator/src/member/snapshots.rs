@@ -1,13 +1,8 @@
 //! Snapshots on their way: the shell around [`Outgoing`] and
 //! [`Staging`](dengine_snapshot::Staging), which `dengine` builds from a stream.
 
-use super::open::CLUSTER;
-use super::process::Process;
-use super::{Actor, End, Machine, Member};
-use crate::queue::{MILLI, SECOND};
-use crate::store::SimStore;
-use crate::surroundings::{Event, Surroundings};
-use crate::targeted_fault;
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use dengine_log::Position;
 use dengine_log::memory::MemoryDisk;
@@ -18,7 +13,14 @@ use dengine_snapshot::{
     describe,
 };
 use dengine_types::{HardState, MemberId};
-use std::collections::BTreeMap;
+
+use super::open::CLUSTER;
+use super::process::Process;
+use super::{Actor, End, Machine, Member};
+use crate::queue::{MILLI, SECOND};
+use crate::store::SimStore;
+use crate::surroundings::{Event, Surroundings};
+use crate::targeted_fault;
 
 /// Small, so that there is much to interrupt.
 const CHUNK_BYTES: usize = 1024;

@@ -1,10 +1,11 @@
 //! What has to wait for a peer, by what the documentation of
 //! [`PeerQueue`](dengine_raft::peer_queue::PeerQueue) says and not by its source.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 use dengine_raft::Outbound;
 use dengine_raft::peer_queue::frame_bytes;
-use std::collections::VecDeque;
 
 /// Messages without log that are kept while a stream is down.
 const KEPT_WHILE_DOWN: usize = 64;
@@ -93,11 +94,13 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
     use dengine_raft::peer_queue::{PeerQueue, QueueLimits};
     use dengine_types::MemberId;
     use proptest::prelude::*;
-    use std::time::Duration;
+
+    use super::*;
 
     const LIMITS: QueueLimits = QueueLimits {
         frame_bytes: 100,

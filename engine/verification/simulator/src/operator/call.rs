@@ -1,6 +1,13 @@
 //! A change that a member is asked for. What its `Node` does around core's [`Changing`] is done
 //! here: nothing but what that says.
 
+use std::time::Duration;
+
+use dengine_kv::Outcome;
+use dengine_raft::replica::{ChangeStep, Changed, Changing, MembershipRequest, RequestError};
+use dengine_raft::{Confirm, Write, Written};
+use dengine_types::{Index, MemberId};
+
 use super::silence::Silence;
 use crate::invariants::Broken;
 use crate::member::Member;
@@ -8,11 +15,6 @@ use crate::queue::Nanos;
 use crate::surroundings::Surroundings;
 use crate::ticket::{Answered, Asker, Request, Ticket};
 use crate::world::Members;
-use dengine_kv::Outcome;
-use dengine_raft::replica::{ChangeStep, Changed, Changing, MembershipRequest, RequestError};
-use dengine_raft::{Confirm, Write, Written};
-use dengine_types::{Index, MemberId};
-use std::time::Duration;
 
 pub(super) struct Call {
     pub(super) request: MembershipRequest,

@@ -7,6 +7,14 @@
 mod call;
 pub(super) mod silence;
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use dengine_kv::Membership;
+use dengine_raft::Successor;
+use dengine_raft::replica::{MembershipRequest, NewMember, RequestError};
+use dengine_types::MemberId;
+
 use super::clock::Clock;
 use super::invariants::Broken;
 use super::member::{DRIFT_PERCENT_MAX, Health, Member};
@@ -17,13 +25,7 @@ use super::ticket::{Answered, Asker, Request, Ticket};
 use super::world::Members;
 use super::{loss, targeted_fault};
 use call::Call;
-use dengine_kv::Membership;
-use dengine_raft::Successor;
-use dengine_raft::replica::{MembershipRequest, NewMember, RequestError};
-use dengine_types::MemberId;
 use silence::LogEnds;
-use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// How long it waits for an answer.
 const PATIENCE: Nanos = 4_000 * MILLI;

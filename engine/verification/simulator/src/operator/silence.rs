@@ -1,14 +1,16 @@
 //! Whom a leader must not count on when it makes a change, by what the simulator knows of machines
 //! and disks.
 
+use std::collections::{BTreeSet, VecDeque};
+
+use dengine_kv::MembershipChange;
+use dengine_types::{Index, MemberId, Term};
+
 use crate::invariants::Broken;
 use crate::member::Member;
 use crate::queue::{Nanos, SECOND};
 use crate::surroundings::Surroundings;
 use crate::world::Members;
-use dengine_kv::MembershipChange;
-use dengine_types::{Index, MemberId, Term};
-use std::collections::{BTreeSet, VecDeque};
 
 /// Nobody can have heard a member that has been down for longer, if nothing of it comes late: it is
 /// twice as long as any election timeout.

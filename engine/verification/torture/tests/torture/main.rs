@@ -23,8 +23,9 @@ mod round;
 
 use std::time::{Duration, Instant};
 
-use cluster::Cluster;
 use dengine_testkit::{Random, settings};
+
+use cluster::Cluster;
 
 /// Members of the cluster in the beginning.
 const MEMBERS: usize = 3;

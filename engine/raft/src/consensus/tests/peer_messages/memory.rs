@@ -1,10 +1,11 @@
 //! Entries that wait for the disk have a bound, whatever their sender thinks of acknowledgements.
 
-use super::{Cluster, encode, from_2, offer, past_entry, run};
-use crate::consensus::decode;
 use bytes::Bytes;
 use dengine_types::MemberId;
 use raft::eraftpb::{Entry, Message, MessageType};
+
+use super::{Cluster, encode, from_2, offer, past_entry, run};
+use crate::consensus::decode;
 
 /// Member 1 follows member 2, and its disk stands still.
 fn with_a_stuck_disk() -> Cluster {

@@ -5,14 +5,15 @@ mod random;
 mod snapshots;
 mod terms;
 
-use super::cluster::Cluster;
-use super::script::run;
-use crate::consensus::PeerMessageError;
 use bytes::Bytes;
 use dengine_log::CONTEXT_BYTES_MAX;
 use dengine_types::{HardState, MemberId, NUMBER_MAX};
 use prost_raft::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
+
+use super::cluster::Cluster;
+use super::script::run;
+use crate::consensus::PeerMessageError;
 
 /// Everything of member 1 that a message could change.
 type Fingerprint = (String, HardState, String);

@@ -1,11 +1,12 @@
 //! Messages at random, and real ones with some fields exchanged, to members in many places of Raft.
 
-use super::{Cluster, encode, offer, run};
-use crate::consensus::describe::decode;
 use bytes::Bytes;
 use proptest::prelude::*;
 use prost_raft::Message as _;
 use raft::eraftpb::{Entry, Message, MessageType};
+
+use super::{Cluster, encode, offer, run};
+use crate::consensus::describe::decode;
 
 /// Members in many places of Raft; it is always member 1 that gets the messages.
 const SETUPS: [&str; 9] = [

@@ -1,9 +1,10 @@
 //! What a message says of the snapshot that it brings.
 
-use super::{Cluster, FOLLOWER, encode, from_2, run};
-use crate::consensus::snapshot_position;
 use dengine_types::{Index, MemberId, Term};
 use raft::eraftpb::{ConfState, Message, MessageType, Snapshot, SnapshotMetadata};
+
+use super::{Cluster, FOLLOWER, encode, from_2, run};
+use crate::consensus::snapshot_position;
 
 /// A message of term 1 that brings a snapshot of these members up to the entry at `index` of
 /// `term`.

@@ -1,8 +1,9 @@
 //! Terms that are far ahead: a peer that lies about them takes no member out of reach.
 
-use super::{Cluster, FOLLOWER, encode, from_2, offer, run};
 use bytes::Bytes;
 use raft::eraftpb::{Message, MessageType};
+
+use super::{Cluster, FOLLOWER, encode, from_2, offer, run};
 
 fn terms(cluster: &Cluster) -> Vec<u64> {
     let members = cluster.members.values();

@@ -1,6 +1,5 @@
 //! What a peer sends, into a member that works.
 
-use crate::driver::Target;
 use bytes::Bytes;
 use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
@@ -9,6 +8,8 @@ use dengine_raft::Outbound;
 use dengine_raft::consensus::testing::{Driver, Prompt};
 use dengine_raft::consensus::{Consensus, ConsensusConfig, Proposal, Restored, Role};
 use dengine_types::{MemberId, Moment};
+
+use crate::driver::Target;
 
 /// Ticks, proposals and messages, one after the other: see [`run`].
 pub(crate) const MESSAGES: Target = Target {

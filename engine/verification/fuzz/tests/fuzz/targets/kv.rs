@@ -1,7 +1,5 @@
 //! Commands and membership changes as they are in the log, and records as they are in the store.
 
-use super::{joined, parts, round_trip};
-use crate::driver::Target;
 use bytes::Bytes;
 use dengine_kv::outcome::{decode_kept, encode_kept};
 use dengine_kv::store::{MemoryStore, WriteBatch};
@@ -11,6 +9,9 @@ use dengine_kv::{
     SessionStamp, StateMachine, Store as _, StoreError, layout,
 };
 use dengine_types::{ClusterId, Entry, EntryKind, Index, MemberId, Revision, SessionId, Term};
+
+use super::{joined, parts, round_trip};
+use crate::driver::Target;
 
 /// The data of an entry, decoded, encoded again and applied.
 pub(crate) const REQUEST: Target = Target {

@@ -1,11 +1,12 @@
 //! A segment of the log, with its checksums repaired or not.
 
-use super::repaired;
-use crate::driver::Target;
 use dengine_log::conformance::{batch, small_options};
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Batch, Disk as _, DiskFile as _, Log, Recovered};
 use dengine_types::{HardState, Index, MemberId, NUMBER_MAX, Term};
+
+use super::repaired;
+use crate::driver::Target;
 
 const HEADER_BYTES: usize = 4096;
 const BATCH_HEADER_BYTES: usize = 48;

@@ -1,12 +1,13 @@
 //! What a peer sends of a snapshot: its manifest, and chunks of its files.
 
-use super::{both_modes, joined, part, parts, round_trip};
-use crate::driver::Target;
 use bytes::Bytes;
 use dengine_log::Position;
 use dengine_log::memory::MemoryDisk;
 use dengine_snapshot::{Chunk, FileEntry, Manifest, SnapshotId, Staging};
 use dengine_types::{ClusterId, Index, Term};
+
+use super::{both_modes, joined, part, parts, round_trip};
+use crate::driver::Target;
 
 const CLUSTER: ClusterId = ClusterId(7);
 /// What a receiver would take at most.

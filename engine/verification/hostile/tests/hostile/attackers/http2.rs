@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use bytes::BytesMut;
+use dengine_protocol::v1::GetRequest;
 use futures::future::BoxFuture;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -10,8 +11,6 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use super::{Arena, Attacker, crowd, one_of_many};
 use crate::frames::{self, END_HEADERS, END_STREAM, Kind};
 use crate::link::{connect, framed};
-
-use dengine_protocol::v1::GetRequest;
 
 const GET: &str = "/dengine.v1.Kv/Get";
 /// Frames that are written at once.

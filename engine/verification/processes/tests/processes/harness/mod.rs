@@ -9,12 +9,13 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-pub(crate) use cluster::Cluster;
 use dengine_client::{AdminClient, Error};
+use tempfile::TempDir;
+
+pub(crate) use cluster::Cluster;
 pub(crate) use disk::Disk;
 pub(crate) use load::Load;
 pub(crate) use member::{Member, dengine};
-use tempfile::TempDir;
 
 /// Longest wait for something that takes well under a second on an idle machine. Tests share few
 /// cores with builds, and a wait that ends early costs nothing.
