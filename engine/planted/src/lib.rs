@@ -174,6 +174,10 @@ pub enum Bug {
     LookedBeforeWaiting,
     /// The streams of watches are notified before the ring has what they are notified of.
     NotifiedBeforeRing,
+    /// Who follows revisions and wakes for a stream leaves the ring where it was.
+    WokenWithoutGap,
+    /// Who follows revisions is woken before there is a stream.
+    WokenBeforeListened,
     /// A page is marked with the watches that want it after it was read, not before.
     MarkedAfterRead,
     /// The task of a link registers its waker after it has looked for messages.

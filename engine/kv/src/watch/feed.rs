@@ -18,6 +18,24 @@ pub struct Feed {
     wanted: Mutex<Wanted>,
 }
 
+/// Where the task of a hub is that follows the member's revision: it sleeps while there are no
+/// streams, for to be woken by every revision costs each write a turn of a thread.
+#[derive(Debug, Default)]
+pub struct Follower {
+    sleeps: bool,
+}
+
+/// What it does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follow {
+    /// Reads a page from there on, for [`Feed::push`], or [`Feed::gap`].
+    Read(Stamp),
+    /// Waits for a revision that it has not seen.
+    AwaitRevision,
+    /// Waits until a stream listens.
+    AwaitStream,
+}
+
 impl Feed {
     /// Follows history from after `now` on, without watches.
     #[must_use]
@@ -41,13 +59,12 @@ impl Feed {
         watches.work(&ring, &mut self.wanted())
     }
 
-    /// Where to continue reading, if there is something new at `newest`. Call [`Feed::push`] or
-    /// [`Feed::gap`] afterwards.
-    pub fn wants(&self, newest: Revision) -> Option<Stamp> {
+    /// Where to continue reading, if there is something new at `newest`.
+    fn wants(&self, newest: Revision) -> Option<Stamp> {
         lock(&self.ring).wants(newest)
     }
 
-    /// Adds what was read from the place that [`Feed::wants`] returned, and notifies the streams.
+    /// Adds what was read from the place that [`Follow::Read`] names, and notifies the streams.
     pub fn push(&self, page: Page, notify: impl FnOnce()) {
         self.change(|ring| ring.push(Arc::new(page)), notify);
     }
@@ -65,6 +82,50 @@ impl Feed {
         }
         change(&mut lock(&self.ring));
         notify();
+    }
+
+    /// What the hub's task is to do next, if the member has come to `newest` and streams listen to
+    /// it or not. It asks again after that, and for the newest revision again, of which later ones
+    /// must wake it.
+    pub fn follow(
+        &self,
+        follower: &mut Follower,
+        newest: Revision,
+        is_listened_to: bool,
+        notify: impl FnOnce(),
+    ) -> Follow {
+        match (follower.sleeps, is_listened_to) {
+            (true, false) => Follow::AwaitStream,
+            (false, true) => match self.wants(newest) {
+                Some(from) => Follow::Read(from),
+                None => Follow::AwaitRevision,
+            },
+            // Its pages need not be kept meanwhile.
+            (false, false) => {
+                follower.sleeps = true;
+                self.gap(newest, notify);
+                Follow::AwaitStream
+            }
+            // A stream may have found the ring where it was left, and waits for what is after it.
+            (true, true) => {
+                follower.sleeps = false;
+                if !planted!(WokenWithoutGap) {
+                    self.gap(newest, notify);
+                }
+                Follow::AwaitRevision
+            }
+        }
+    }
+
+    /// Begins to listen, and wakes who follows.
+    pub fn listen<T>(listen: impl FnOnce() -> T, wake: impl FnOnce()) -> T {
+        if planted!(WokenBeforeListened) {
+            wake();
+            return listen();
+        }
+        let listener = listen();
+        wake();
+        listener
     }
 
     /// The wanted part of history from `from` on. `read` gets a function that decides for each key

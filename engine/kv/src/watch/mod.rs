@@ -28,7 +28,7 @@ use dengine_types::Revision;
 
 use crate::{Event, EventKind, KeyRange, Stamp};
 
-pub use feed::Feed;
+pub use feed::{Feed, Follow, Follower};
 pub use index::KeyIndex;
 pub use pages::{InRing, KeepLimits, Page, PageCache, Ring};
 pub use set::{Delivery, Slice, WatchSet, Work};

@@ -5,7 +5,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dengine_kv::watch::{Feed, KeepLimits, Page, Part, WatchSet, WatchSpec, Work};
+use dengine_kv::watch::{
+    Feed, Follow, Follower, KeepLimits, Page, Part, WatchSet, WatchSpec, Work,
+};
 use dengine_kv::{Changes, Event, EventKind, KeyRange, KeyValue, Stamp, Want};
 use dengine_planted::{Bug, plant};
 use dengine_types::Revision;
@@ -21,7 +23,7 @@ const LAST: u64 = 3;
 /// Each revision changes all of them.
 const KEYS: [&str; 2] = ["a", "b"];
 const BYTES: usize = 10_000;
-/// Told by [`Hub::listened`]: there will be no stream any more.
+/// Told as the revision: there will be no stream any more.
 const NEVER: u64 = u64::MAX;
 
 /// Tells of changes of a number, or of the last of several, as `dengine`'s channels do.
@@ -116,51 +118,43 @@ impl Hub {
         page.unwrap_or_else(|never| match never {})
     }
 
-    fn is_listened_to(&self) -> bool {
-        self.listeners.load(Ordering::Relaxed) > 0
-    }
-
     fn notify(&self) {
         self.changed.tell(|times| *times += 1);
     }
 
     /// As the hub's task, until there will be no stream any more.
     fn follow(&self) {
-        let (mut newest, mut listened) = (FIRST, 0);
+        let (mut follower, mut listened) = (Follower::default(), 0);
         loop {
-            if !self.is_listened_to() {
-                self.gap();
-                while !self.is_listened_to() {
-                    listened = self.listened.wait(listened);
-                    if listened == NEVER {
-                        return;
-                    }
-                }
-                newest = self.gap();
-            }
-            newest = self.revision.wait(newest);
+            let newest = *self.revision.now();
             if newest == NEVER {
                 return;
             }
-            while let Some(from) = self.feed.wants(Revision(newest)) {
-                self.feed
-                    .push(self.page(from, Part::Present), || self.notify());
+            let is_listened_to = self.listeners.load(Ordering::Relaxed) > 0;
+            let notify = || self.notify();
+            let next = self
+                .feed
+                .follow(&mut follower, Revision(newest), is_listened_to, notify);
+            match next {
+                Follow::Read(from) => {
+                    let page = self.page(from, Part::Present);
+                    self.feed.push(page, || self.notify());
+                }
+                Follow::AwaitRevision => {
+                    self.revision.wait(newest);
+                }
+                Follow::AwaitStream => listened = self.listened.wait(listened),
             }
         }
-    }
-
-    /// Up to which revision it is.
-    fn gap(&self) -> u64 {
-        let newest = *self.revision.now();
-        self.feed.gap(Revision(newest), || self.notify());
-        newest
     }
 
     /// As the task of a stream that watches a key from `first` to `last`: which revisions it is
     /// told of.
     fn watch(&self, key: &'static str, first: u64, last: u64) -> Vec<u64> {
-        self.listeners.fetch_add(1, Ordering::Relaxed);
-        self.listened.tell(|times| *times += 1);
+        Feed::listen(
+            || self.listeners.fetch_add(1, Ordering::Relaxed),
+            || self.listened.tell(|times| *times += 1),
+        );
         let mut seen = *self.changed.now();
         let mut watches = WatchSet::new(BYTES);
         let spec = WatchSpec {
@@ -177,7 +171,8 @@ impl Hub {
             while let Some(work) = self.feed.work(&mut watches) {
                 self.tell(&mut watches, work, &mut heard);
             }
-            if heard.last() >= Some(&last) {
+            // It may have been passed without a word.
+            if watches.is_delivered(Revision(last)) {
                 break;
             }
             seen = self.changed.wait(seen);
@@ -218,7 +213,8 @@ fn all_are_told(watched: &[(&'static str, u64, u64)]) {
         let hub = Arc::clone(&hub);
         thread::spawn(move || {
             let heard = hub.watch(key, first, last);
-            let all = Vec::from_iter((first..).take(heard.len()));
+            let newest = heard.last().copied().unwrap_or_default();
+            let all = Vec::from_iter(first..=last.max(newest));
             assert_eq!(heard, all, "not told of all");
         })
     });
@@ -231,8 +227,8 @@ fn all_are_told(watched: &[(&'static str, u64, u64)]) {
     for stream in streams {
         stream.join().expect("it was told");
     }
-    hub.listened.tell(|times| *times = NEVER);
     hub.revision.tell(|now| *now = NEVER);
+    hub.listened.tell(|times| *times += 1);
     follower.join().expect("it ends");
 }
 
@@ -262,6 +258,20 @@ fn whoever_watches_is_told_of_what_it_wants() {
 #[should_panic(expected = "deadlock")]
 fn streams_that_are_notified_too_early_are_found() {
     plant(Some(Bug::NotifiedBeforeRing));
+    any_turns(100_000, one_who_comes_late_is_told);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_ring_that_is_left_where_it_was_is_found() {
+    plant(Some(Bug::WokenWithoutGap));
+    any_turns(100_000, one_who_comes_late_is_told);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_hub_that_is_woken_before_there_is_a_stream_is_found() {
+    plant(Some(Bug::WokenBeforeListened));
     any_turns(100_000, one_who_comes_late_is_told);
 }
 

@@ -9,7 +9,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dengine_kv::watch::{Feed, KeepLimits, Mark, Page, PageCache, Part, Wanted, WatchSet, Work};
+use dengine_kv::watch::{
+    Feed, Follow, Follower, KeepLimits, Mark, Page, PageCache, Part, Wanted, WatchSet, Work,
+};
 use dengine_kv::{Changes, ChangesQuery, PageLimits, ReadError, Stamp};
 use dengine_types::Revision;
 use tokio::runtime::Handle;
@@ -73,8 +75,7 @@ pub(super) enum PageError {
 }
 
 impl Hub {
-    /// Begins to follow `node`, until `stop` is cancelled or the node ends. Within the runtime that
-    /// is to read.
+    /// Begins to follow `node`, until `stop` is cancelled. Within the runtime that is to read.
     pub(super) fn start(node: Node, stop: CancellationToken) -> Self {
         let now = *node.revision_changes().borrow();
         let shared = HubShared {
@@ -103,9 +104,11 @@ impl Hub {
     /// Says when there may be new [`Hub::work`]. A caller that subscribes first and then reads the
     /// member's revision misses nothing.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
-        let changed = self.shared.changed.subscribe();
-        self.shared.listened.notify_one();
-        changed
+        let shared = &self.shared;
+        Feed::listen(
+            || shared.changed.subscribe(),
+            || shared.listened.notify_one(),
+        )
     }
 
     /// What all watches want to know. Never to be held while something is awaited.
@@ -191,31 +194,24 @@ impl Hub {
     async fn follow(self) {
         let shared = &self.shared;
         let mut revision = self.node.revision_changes();
+        let mut follower = Follower::default();
         loop {
-            if !shared.is_listened_to() {
-                self.sleep(&mut revision).await;
-            }
-            if revision.changed().await.is_err() {
-                return;
-            }
             let newest = *revision.borrow_and_update();
-            // Without asking again whether there are streams: one that came after it was answered
-            // that there are none would wait for what is left here.
-            while let Some(from) = shared.feed.wants(newest) {
-                self.read_on(from, newest).await;
+            let is_listened_to = shared.changed.receiver_count() > 0;
+            let notify = || shared.notify();
+            match shared
+                .feed
+                .follow(&mut follower, newest, is_listened_to, notify)
+            {
+                Follow::Read(from) => self.read_on(from, newest).await,
+                Follow::AwaitStream => {
+                    *shared.kept() = PageCache::new(PAST_LIMITS);
+                    shared.listened.notified().await;
+                }
+                Follow::AwaitRevision if revision.changed().await.is_err() => return,
+                Follow::AwaitRevision => {}
             }
         }
-    }
-
-    /// Until there is a stream: to be woken by every revision costs each write a turn of a thread.
-    async fn sleep(&self, revision: &mut watch::Receiver<Revision>) {
-        let shared = &self.shared;
-        // Its pages need not be kept meanwhile.
-        shared.gap(*revision.borrow_and_update());
-        while !shared.is_listened_to() {
-            shared.listened.notified().await;
-        }
-        shared.gap(*revision.borrow_and_update());
     }
 
     /// Reads a page for everybody.
@@ -229,23 +225,15 @@ impl Hub {
             // The streams find out for themselves, and tell their clients.
             Err(error) => {
                 tracing::warn!(%error, "history was not read for the watches");
-                self.shared.gap(newest);
+                self.shared.feed.gap(newest, || self.shared.notify());
             }
         }
     }
 }
 
 impl HubShared {
-    fn is_listened_to(&self) -> bool {
-        self.changed.receiver_count() > 0
-    }
-
     fn notify(&self) {
         self.changed.send_replace(());
-    }
-
-    fn gap(&self, newest: Revision) {
-        self.feed.gap(newest, || self.notify());
     }
 
     /// Never to be held while something is read.

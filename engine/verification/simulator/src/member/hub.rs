@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use dengine_kv::watch::{
-    Delivery, EventBatch, KeepLimits, Mark, Page, PageCache, Part, Ring, Slice, Wanted, WatchSet,
-    WatchSpec, Work,
+    Delivery, EventBatch, Feed, Follow, Follower, KeepLimits, Mark, Page, PageCache, Part, Slice,
+    Wanted, WatchSet, WatchSpec, Work,
 };
 use dengine_kv::{
     Changes, ChangesQuery, Event, KeyRange, PageLimits, ReadError, Reader, Stamp, Store,
@@ -37,13 +37,16 @@ const LOOK_EVERY: u64 = 500 * MILLI;
 
 /// The watches of a member, all together.
 pub(super) struct Hub {
-    ring: Ring,
+    feed: Feed,
+    follower: Follower,
     past: PageCache,
-    wanted: Wanted,
     limits: PageLimits,
     streams: BTreeMap<u64, Stream>,
     opened: u64,
+    /// It is about to work.
     awake: bool,
+    /// Only a stream wakes it.
+    awaits_stream: bool,
 }
 
 /// A client's stream. Its watches are numbered from 0.
@@ -75,9 +78,9 @@ pub(crate) enum WatchMessage {
 impl Hub {
     pub(super) fn new(member: MemberId, now: Revision) -> Self {
         Self {
-            ring: Ring::new(now, KEEP_LIMITS),
+            feed: Feed::new(now, KEEP_LIMITS),
+            follower: Follower::default(),
             past: PageCache::new(KEEP_LIMITS),
-            wanted: Wanted::default(),
             limits: PageLimits {
                 bytes: PAGE_BYTES[(member.0 % 3) as usize],
                 changes: PAGE_CHANGES,
@@ -85,6 +88,7 @@ impl Hub {
             streams: BTreeMap::new(),
             opened: 0,
             awake: false,
+            awaits_stream: false,
         }
     }
 
@@ -95,11 +99,12 @@ impl Hub {
         reader: &Reader<impl Store>,
         from: Stamp,
         part: Part,
-    ) -> Result<Arc<Page>, ReadError> {
-        let want = |key: &[u8], _| self.wanted.want(part, key);
-        let read = reader.changes_wanted(from, self.limits, want)?;
-        check_bytes(sim, &read, self.limits.bytes);
-        Ok(Arc::new(Page::new(from, part, self.wanted.mark(), read)))
+    ) -> Result<Page, ReadError> {
+        self.feed.page(from, part, |want| {
+            let read = reader.changes_wanted(from, self.limits, |key, _| want(key))?;
+            check_bytes(sim, &read, self.limits.bytes);
+            Ok(read)
+        })
     }
 
     /// A page of the past, read now or for another stream.
@@ -115,14 +120,14 @@ impl Hub {
             sim.count("pages of the past shared by watches");
             return Ok(page);
         }
-        let page = self.page(sim, reader, at, Part::Past)?;
+        let page = Arc::new(self.page(sim, reader, at, Part::Past)?);
         self.past.push(Arc::clone(&page));
         Ok(page)
     }
 
     fn close(&mut self, id: u64) {
         if let Some(mut stream) = self.streams.remove(&id) {
-            stream.set.clear(&mut self.wanted);
+            stream.set.clear(&mut self.feed.wanted());
         }
     }
 }
@@ -204,38 +209,54 @@ fn check_bytes(sim: &mut Surroundings, read: &Changes, most: usize) {
 impl Process {
     /// The member has come to a newer revision.
     pub(super) fn wake_hub(&mut self, sim: &mut Surroundings, machine: Machine) {
-        if !std::mem::replace(&mut self.hub.awake, true) {
+        if !self.hub.awaits_stream && !std::mem::replace(&mut self.hub.awake, true) {
             let delay = sim.random.spread(MILLI / 10);
             machine.plan(sim, delay, Actor::Hub);
         }
     }
 
-    /// Reads one page for all.
+    /// Reads one page for all, or finds that there is nothing to read or nobody to read for.
     pub(super) fn follow(&mut self, sim: &mut Surroundings, machine: Machine) {
         let reader = self.applier.machine().reader();
         let newest = reader.revision();
         let hub = &mut self.hub;
         hub.awake = false;
-        if hub.streams.is_empty() {
-            return hub.ring.gap(newest);
-        }
-        let Some(from) = hub.ring.wants(newest) else {
-            return;
-        };
-        match hub.page(sim, &reader, from, Part::Present) {
-            Ok(page) => {
-                sim.count("pages for watches");
-                if page.next.sub > 0 {
-                    sim.count("pages that end inside a revision");
+        let is_listened_to = !hub.streams.is_empty();
+        let mut notified = false;
+        let mut notify = || notified = true;
+        let next = hub
+            .feed
+            .follow(&mut hub.follower, newest, is_listened_to, &mut notify);
+        match next {
+            Follow::AwaitRevision => {}
+            Follow::AwaitStream => hub.awaits_stream = true,
+            Follow::Read(from) => match hub.page(sim, &reader, from, Part::Present) {
+                Ok(page) => {
+                    sim.count("pages for watches");
+                    if page.next.sub > 0 {
+                        sim.count("pages that end inside a revision");
+                    }
+                    hub.feed.push(page, &mut notify);
                 }
-                hub.ring.push(page);
-            }
-            Err(_) => hub.ring.gap(newest),
+                Err(_) => hub.feed.gap(newest, &mut notify),
+            },
         }
-        let ids: Vec<_> = self.hub.streams.keys().copied().collect();
-        ids.into_iter()
-            .for_each(|id| self.wake_stream(sim, machine, id));
-        self.wake_hub(sim, machine);
+        if notified {
+            let ids: Vec<_> = self.hub.streams.keys().copied().collect();
+            ids.into_iter()
+                .for_each(|id| self.wake_stream(sim, machine, id));
+        }
+        if matches!(next, Follow::Read(_)) {
+            self.wake_hub(sim, machine);
+        }
+    }
+
+    /// There is one more stream.
+    fn wake_hub_for_stream(&mut self, sim: &mut Surroundings, machine: Machine) {
+        if std::mem::take(&mut self.hub.awaits_stream) {
+            sim.count("hubs woken by a stream");
+            self.wake_hub(sim, machine);
+        }
     }
 
     fn wake_stream(&mut self, sim: &mut Surroundings, machine: Machine, id: u64) {
@@ -256,7 +277,7 @@ impl Process {
             return;
         };
         stream.awake = false;
-        let told = !stream.ended && stream.tell(sim, &mut hub.wanted);
+        let told = !stream.ended && stream.tell(sim, &mut hub.feed.wanted());
         // What it told may have ended it.
         let again = told && !stream.ended && stream.work(sim, hub, &reader);
         hub.streams.insert(id, stream);
@@ -286,7 +307,7 @@ impl Stream {
     /// The next thing to tell; whether there is one.
     fn work(&mut self, sim: &mut Surroundings, hub: &mut Hub, reader: &Reader<impl Store>) -> bool {
         let synced = self.set.has_synced();
-        let work = self.set.work(&hub.ring, &mut hub.wanted);
+        let work = hub.feed.work(&mut self.set);
         if synced && !self.set.has_synced() {
             sim.count("pages missed by watches");
         }
@@ -338,10 +359,11 @@ impl Member {
             };
             stream
                 .set
-                .insert(watch, spec.clone(), first, &mut hub.wanted);
+                .insert(watch, spec.clone(), first, &mut hub.feed.wanted());
             stream.queue.push_back(WatchMessage::Created(watch, first));
         }
         hub.streams.insert(id, stream);
+        process.wake_hub_for_stream(sim, machine);
         process.wake_stream(sim, machine, id);
         Some(id)
     }
