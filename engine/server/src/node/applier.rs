@@ -1,13 +1,14 @@
 //! The thread that applies committed entries and answers those who proposed them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dengine_kv::{Membership, StoreError};
 use dengine_raft::channel::{Receiver, Sender};
 use dengine_raft::replica::{AppliedRange, Applier};
 use dengine_raft::{ApplyJob, Input, Token};
-use dengine_types::{MemberId, Revision};
+use dengine_types::{Index, MemberId, Revision};
 use tokio::sync::watch;
 
 use super::callers::Committed;
@@ -23,8 +24,27 @@ use crate::storage::RocksStore;
 pub(super) struct Apply {
     pub(super) job: ApplyJob,
     pub(super) callers: Vec<(Token, Option<Awaited>)>,
-    /// When it was committed.
+    /// When it was handed over.
     pub(super) since: Instant,
+}
+
+/// The first entries of jobs that are not applied, and when each job was handed over.
+#[derive(Default)]
+pub(super) struct Waiting(VecDeque<(Index, Instant)>);
+
+impl Waiting {
+    fn add(&mut self, job: &ApplyJob, since: Instant) {
+        let first = job.entries.first().map(|entry| (entry.index, since));
+        self.0.extend(first);
+    }
+
+    /// How long each job waited of which a step that began at `start` applied the first entry;
+    /// `applied` is the last index that it applied.
+    fn begun(&mut self, applied: Index, start: Instant) -> impl Iterator<Item = Duration> {
+        let begun = self.0.partition_point(|(first, _)| *first <= applied);
+        let begun = self.0.drain(..begun);
+        begun.map(move |(_, since)| start.saturating_duration_since(since))
+    }
 }
 
 pub(super) struct ApplyThread {
@@ -36,6 +56,7 @@ pub(super) struct ApplyThread {
     /// Wakes watchers, and readers that wait for a revision.
     pub(super) revision: watch::Sender<Revision>,
     pub(super) flush: FlushTrigger,
+    pub(super) waiting: Waiting,
 }
 
 impl ApplyThread {
@@ -61,16 +82,25 @@ impl ApplyThread {
         loop {
             let start = Instant::now();
             let queued = first.take().into_iter().chain(jobs.try_iter());
-            let queued = queued.map(|it| {
-                ::metrics::histogram!(metrics::APPLY_WAIT_SECONDS).record(start - it.since);
-                self.callers.add(it.callers);
-                it.job
-            });
+            let queued = queued.map(
+                |Apply {
+                     job,
+                     callers,
+                     since,
+                 }| {
+                    self.waiting.add(&job, since);
+                    self.callers.add(callers);
+                    job
+                },
+            );
             let Some(done) = self.applier.work(queued, clock::now)? else {
                 return Ok(());
             };
             self.callers.answer(done.answers);
             let applied = done.range;
+            for waited in self.waiting.begun(applied.index, start) {
+                ::metrics::histogram!(metrics::APPLY_WAIT_SECONDS).record(waited.as_secs_f64());
+            }
             ::metrics::histogram!(metrics::APPLY_SECONDS).record(start.elapsed().as_secs_f64());
             ::metrics::counter!(metrics::APPLIED_ENTRIES_TOTAL).increment(applied.entries as u64);
             self.report(applied);
@@ -93,5 +123,43 @@ impl ApplyThread {
             true => self.replica.send(told),
             false => self.replica.send_quietly(told),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use dengine_types::{Entry, EntryKind, Term};
+
+    use super::*;
+
+    fn job(indexes: std::ops::RangeInclusive<u64>) -> ApplyJob {
+        let entry = |index| Entry {
+            index: Index(index),
+            term: Term(1),
+            kind: EntryKind::Command,
+            context: Bytes::new(),
+            data: Bytes::new(),
+        };
+        ApplyJob {
+            entries: indexes.map(entry).collect(),
+            awaited: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_job_waits_until_a_step_applies_its_first_entry() {
+        let since = Instant::now();
+        let later = |seconds| since + Duration::from_secs(seconds);
+        let mut waiting = Waiting::default();
+        waiting.add(&job(1..=40), since);
+        waiting.add(&job(41..=41), later(2));
+        waiting.add(&job(42..=42), later(9));
+        let mut begun = |applied, start| Vec::from_iter(waiting.begun(Index(applied), start));
+        assert_eq!(begun(32, later(1)), [Duration::from_secs(1)]);
+        // The third came after the step that took it along had begun.
+        let waited = [Duration::from_secs(3), Duration::ZERO];
+        assert_eq!(begun(42, later(5)), waited);
+        assert_eq!(begun(42, later(9)), []);
     }
 }

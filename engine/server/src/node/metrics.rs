@@ -11,7 +11,8 @@ metrics_table! {
 
     /// Time that writes waited for a turn of the replica
     ///
-    /// Once for all that came in one frame, or in one call.
+    /// Once for all that came in one frame, or in one call; those that are refused then, and changes
+    /// of the members, are among them.
     Histogram WRITE_WAIT_SECONDS = "dengine_write_wait_seconds";
 
     /// Time from handing a batch to log and peers until a quorum has it
@@ -32,9 +33,10 @@ metrics_table! {
     /// Of linearizable and lease reads.
     Histogram READ_CONFIRM_SECONDS = "dengine_read_confirm_seconds";
 
-    /// Time that committed entries waited until their application began
+    /// Time from handing committed entries to the applier until their application begins
     ///
-    /// Once for each batch that was committed.
+    /// Of the first entry of each batch. While much waits to be applied, entries that are committed
+    /// are handed over later: see the difference of the indexes then.
     Histogram APPLY_WAIT_SECONDS = "dengine_apply_wait_seconds";
 
     /// Time to apply one batch of entries

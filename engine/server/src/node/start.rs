@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
-use super::applier::ApplyThread;
+use super::applier::{ApplyThread, Waiting};
 use super::callers::{Callers, Committed};
 use super::flusher::{self, FlushRequests, FlushTrigger};
 use super::inbox::{Inbox, ToReplica};
@@ -150,6 +150,7 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
         membership,
         revision: start.signals.revision.clone(),
         flush: FlushTrigger::new(flush, start.config.log.flush_bytes),
+        waiting: Waiting::default(),
     };
     let inbox = inbox.queue();
     let mut threads = Threads::new(fatal.clone());

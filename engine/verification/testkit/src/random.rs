@@ -27,6 +27,7 @@ impl Random {
 
     /// From `low` on, before `high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        assert!(low < high, "nothing lies from {low} on and before {high}");
         // The bias is far below what any seed could show.
         let scaled = u128::from(self.0.next_u64()) * u128::from(high - low);
         low + (scaled >> 64) as u64
