@@ -1,6 +1,7 @@
 //! The monitor port: health over gRPC and HTTP (`/healthz`, `/readyz`) and metrics over HTTP, in
 //! plain text, holding no data.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -10,6 +11,8 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use metrics::{counter, gauge};
 use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
@@ -24,12 +27,16 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// How often the recorder folds what was recorded into its histograms, scraped or not; bounds its
 /// memory.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// So long a scrape waits for what the store tells.
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
 struct Source {
     node: Node,
     metrics: PrometheusHandle,
     stop: CancellationToken,
+    /// One scrape at a time asks the store.
+    asks_store: Arc<Semaphore>,
 }
 
 /// Questions of a line, and answers of some kilobytes. Those that are not read are kept until their
@@ -64,6 +71,7 @@ pub(super) async fn serve(
             node,
             metrics,
             stop: stop.clone(),
+            asks_store: Arc::new(Semaphore::new(1)),
         });
     let routes = Routes::from(routes.merge(scrape)).prepare();
     connections::serve(listener, HTTP, routes, stop).await;
@@ -111,12 +119,7 @@ async fn render(State(source): State<Source>) -> impl IntoResponse {
         gauge!(names::SESSIONS).set(reader.open_sessions() as f64);
         gauge!(names::SESSIONS_MAX).set(dengine_kv::SESSIONS_MAX as f64);
     }
-    let node = source.node.clone();
-    // Aside, for it may wait for the store's own threads, and probes must not.
-    let store = tokio::task::spawn_blocking(move || node.store_statistics()).await;
-    if let Ok(Ok(store)) = store {
-        record_store(&store);
-    }
+    source.record_store().await;
     if let Some(bytes) = resident_bytes() {
         gauge!(names::RESIDENT_MEMORY_BYTES).set(bytes as f64);
     }
@@ -125,6 +128,26 @@ async fn render(State(source): State<Source>) -> impl IntoResponse {
         [(header::CONTENT_TYPE, CONTENT_TYPE)],
         source.metrics.render(),
     )
+}
+
+impl Source {
+    /// Without the store's metrics where they take long: all others are wanted then.
+    async fn record_store(&self) {
+        let Ok(asking) = Arc::clone(&self.asks_store).try_acquire_owned() else {
+            return;
+        };
+        let node = self.node.clone();
+        // Aside, for it may wait for the store's own threads, and probes must not.
+        let ask = move || {
+            match node.store_statistics() {
+                Ok(store) => record_store(&store),
+                // There is none just now.
+                Err(_) => record_store_now(&StoreStatistics::default()),
+            }
+            drop(asking);
+        };
+        let _ = timeout(STORE_TIMEOUT, tokio::task::spawn_blocking(ask)).await;
+    }
 }
 
 /// The node's state is shown as of the scrape; recording each change would cost every write.
@@ -140,25 +163,28 @@ fn record_status(status: &NodeStatus) {
     gauge!(names::STATE_SIZE_BYTES).set(status.state_bytes as f64);
 }
 
-fn record_store(store: &StoreStatistics) {
+fn record_store_now(store: &StoreStatistics) {
     gauge!(names::STORE_CACHE_CAPACITY_BYTES).set(store.cache_capacity_bytes as f64);
     gauge!(names::STORE_CACHE_USED_BYTES).set(store.cache_used_bytes as f64);
-    gauge!(names::STORE_CACHE_PINNED_BYTES).set(store.cache_pinned_bytes as f64);
-    record_lookups("data", store.data);
-    record_lookups("index", store.index);
-    record_lookups("filter", store.filter);
-    counter!(names::STORE_FILTER_CHECKS_TOTAL).absolute(store.filter_checks);
-    counter!(names::STORE_FILTER_SKIPS_TOTAL).absolute(store.filter_skips);
     gauge!(names::STORE_MEMTABLE_BYTES).set(store.memtable_bytes as f64);
     gauge!(names::STORE_TABLE_BYTES).set(store.table_bytes as f64);
     gauge!(names::STORE_PENDING_MERGE_BYTES).set(store.pending_merge_bytes as f64);
     gauge!(names::STORE_RUNNING_FLUSHES).set(store.running_flushes as f64);
     gauge!(names::STORE_RUNNING_MERGES).set(store.running_merges as f64);
+    gauge!(names::STORE_WRITES_SLOWED).set(f64::from(u8::from(store.are_writes_slowed)));
+    gauge!(names::STORE_WRITES_STOPPED).set(f64::from(u8::from(store.are_writes_stopped)));
+}
+
+fn record_store(store: &StoreStatistics) {
+    record_store_now(store);
+    record_lookups("data", store.data);
+    record_lookups("index", store.index);
+    record_lookups("filter", store.filter);
+    counter!(names::STORE_FILTER_CHECKS_TOTAL).absolute(store.filter_checks);
+    counter!(names::STORE_FILTER_SKIPS_TOTAL).absolute(store.filter_skips);
     counter!(names::STORE_FLUSH_WRITTEN_BYTES_TOTAL).absolute(store.flush_written_bytes);
     counter!(names::STORE_MERGE_READ_BYTES_TOTAL).absolute(store.merge_read_bytes);
     counter!(names::STORE_MERGE_WRITTEN_BYTES_TOTAL).absolute(store.merge_written_bytes);
-    gauge!(names::STORE_WRITES_SLOWED).set(f64::from(u8::from(store.are_writes_slowed)));
-    gauge!(names::STORE_WRITES_STOPPED).set(f64::from(u8::from(store.are_writes_stopped)));
     let stalled_ms = u64::try_from(store.stalled.as_millis()).unwrap_or(u64::MAX);
     counter!(names::STORE_WRITES_STALLED_MILLISECONDS_TOTAL).absolute(stalled_ms);
 }

@@ -63,7 +63,7 @@ impl StoreCounters {
 }
 
 /// How often blocks were looked up in the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lookups {
     pub(crate) hits: u64,
     /// They were read from a file then.
@@ -72,12 +72,10 @@ pub(crate) struct Lookups {
 
 /// What a store tells. What it counts is of all stores of its [`StoreCounters`], and the rest is as
 /// of now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StoreStatistics {
     pub(crate) cache_capacity_bytes: u64,
     pub(crate) cache_used_bytes: u64,
-    /// Of what is used; it can't make room for other blocks.
-    pub(crate) cache_pinned_bytes: u64,
     /// Merges look for their blocks in the cache too, and leave what they read out of it.
     pub(crate) data: Lookups,
     pub(crate) index: Lookups,
@@ -116,7 +114,6 @@ impl RocksStore {
         StoreStatistics {
             cache_capacity_bytes: self.property(named::BLOCK_CACHE_CAPACITY),
             cache_used_bytes: self.property(named::BLOCK_CACHE_USAGE),
-            cache_pinned_bytes: self.property(named::BLOCK_CACHE_PINNED_USAGE),
             data: lookups(Ticker::BlockCacheDataHit, Ticker::BlockCacheDataMiss),
             index: lookups(Ticker::BlockCacheIndexHit, Ticker::BlockCacheIndexMiss),
             filter: lookups(Ticker::BlockCacheFilterHit, Ticker::BlockCacheFilterMiss),

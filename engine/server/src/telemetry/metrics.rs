@@ -73,9 +73,6 @@ metrics_table! {
     /// Bytes that the store's block cache uses
     Gauge STORE_CACHE_USED_BYTES = "dengine_store_cache_used_bytes";
 
-    /// Bytes of the store's block cache that can't make room for other blocks
-    Gauge STORE_CACHE_PINNED_BYTES = "dengine_store_cache_pinned_bytes";
-
     /// Blocks that the store found in its cache
     ///
     /// Label: [`BLOCKS`]. Since the process began, also when a snapshot has become the state, as
@@ -136,7 +133,7 @@ metrics_table! {
 
     /// Time that writes waited because the store slowed or stopped them
     ///
-    /// In milliseconds, for counters are whole numbers.
+    /// Counted when they wait no more. In milliseconds, for counters are whole numbers.
     Counter STORE_WRITES_STALLED_MILLISECONDS_TOTAL =
         "dengine_store_writes_stalled_milliseconds_total";
 
