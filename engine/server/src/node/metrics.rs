@@ -11,8 +11,8 @@ metrics_table! {
 
     /// Time that writes waited for a turn of the replica
     ///
-    /// Once for all that came in one frame, or in one call; those that are refused then, and changes
-    /// of the members, are among them.
+    /// Once for all that came in one frame, or in one call. Those that are refused then are among
+    /// them, and changes of the members.
     Histogram WRITE_WAIT_SECONDS = "dengine_write_wait_seconds";
 
     /// Time from handing a batch to log and peers until a quorum has it

@@ -131,22 +131,23 @@ async fn render(State(source): State<Source>) -> impl IntoResponse {
 }
 
 impl Source {
-    /// Without the store's metrics where they take long: all others are wanted then.
+    /// Asks the store, but not for long: all other metrics are wanted also while it hangs. Its own
+    /// stay as they were then.
     async fn record_store(&self) {
-        let Ok(asking) = Arc::clone(&self.asks_store).try_acquire_owned() else {
-            return;
-        };
         let node = self.node.clone();
-        // Aside, for it may wait for the store's own threads, and probes must not.
-        let ask = move || {
-            match node.store_statistics() {
-                Ok(store) => record_store(&store),
-                // There is none just now.
-                Err(_) => record_store_now(&StoreStatistics::default()),
-            }
-            drop(asking);
-        };
-        let _ = timeout(STORE_TIMEOUT, tokio::task::spawn_blocking(ask)).await;
+        let places = Arc::clone(&self.asks_store);
+        let asked = timeout(STORE_TIMEOUT, async move {
+            let place = places.acquire_owned().await;
+            // Aside, for it may wait for the store's own threads, and probes must not.
+            let ask = move || {
+                let _place = place;
+                let store = node.store_statistics();
+                store.map(|store| record_store(&store)).is_ok()
+            };
+            tokio::task::spawn_blocking(ask).await.unwrap_or(false)
+        });
+        let answers = asked.await.unwrap_or(false);
+        gauge!(names::STORE_ANSWERS).set(f64::from(u8::from(answers)));
     }
 }
 
@@ -163,7 +164,7 @@ fn record_status(status: &NodeStatus) {
     gauge!(names::STATE_SIZE_BYTES).set(status.state_bytes as f64);
 }
 
-fn record_store_now(store: &StoreStatistics) {
+fn record_store(store: &StoreStatistics) {
     gauge!(names::STORE_CACHE_CAPACITY_BYTES).set(store.cache_capacity_bytes as f64);
     gauge!(names::STORE_CACHE_USED_BYTES).set(store.cache_used_bytes as f64);
     gauge!(names::STORE_MEMTABLE_BYTES).set(store.memtable_bytes as f64);
@@ -173,10 +174,6 @@ fn record_store_now(store: &StoreStatistics) {
     gauge!(names::STORE_RUNNING_MERGES).set(store.running_merges as f64);
     gauge!(names::STORE_WRITES_SLOWED).set(f64::from(u8::from(store.are_writes_slowed)));
     gauge!(names::STORE_WRITES_STOPPED).set(f64::from(u8::from(store.are_writes_stopped)));
-}
-
-fn record_store(store: &StoreStatistics) {
-    record_store_now(store);
     record_lookups("data", store.data);
     record_lookups("index", store.index);
     record_lookups("filter", store.filter);

@@ -63,7 +63,7 @@ impl StoreCounters {
 }
 
 /// How often blocks were looked up in the cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lookups {
     pub(crate) hits: u64,
     /// They were read from a file then.
@@ -72,7 +72,7 @@ pub(crate) struct Lookups {
 
 /// What a store tells. What it counts is of all stores of its [`StoreCounters`], and the rest is as
 /// of now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoreStatistics {
     pub(crate) cache_capacity_bytes: u64,
     pub(crate) cache_used_bytes: u64,

@@ -65,6 +65,12 @@ metrics_table! {
     /// Approximate size of the state on disk
     Gauge STATE_SIZE_BYTES = "dengine_state_size_bytes";
 
+    /// 1 while the store answers what its metrics ask
+    ///
+    /// Else 0, as before the member has one and while it takes over a snapshot: its other metrics
+    /// are as of its last answer then.
+    Gauge STORE_ANSWERS = "dengine_store_answers";
+
     /// Bytes that the store's block cache may use
     ///
     /// `state.block_cache_bytes`.

@@ -29,6 +29,17 @@ fn rolls_come_to_write_the_newest_commands() {
     assert!((1..=20).any(rolled));
 }
 
+/// A hub sleeps while there are no streams.
+#[test]
+fn streams_come_to_wake_hubs() {
+    let woken = |seed| {
+        run(seed, Keep::Hash)
+            .counts
+            .contains_key("hubs woken by a stream")
+    };
+    assert!((1..=20).any(woken));
+}
+
 #[test]
 fn without_a_planted_bug_nothing_is_found() {
     for seed in 1..=600 {

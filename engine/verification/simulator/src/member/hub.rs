@@ -229,7 +229,10 @@ impl Process {
             .follow(&mut hub.follower, newest, is_listened_to, &mut notify);
         match next {
             Follow::AwaitRevision => {}
-            Follow::AwaitStream => hub.awaits_stream = true,
+            Follow::AwaitStream => {
+                hub.past = PageCache::new(KEEP_LIMITS);
+                hub.awaits_stream = true;
+            }
             Follow::Read(from) => match hub.page(sim, &reader, from, Part::Present) {
                 Ok(page) => {
                     sim.count("pages for watches");
