@@ -128,7 +128,7 @@ impl Inbox {
     /// # Errors
     /// It is known now that nobody takes it.
     pub(crate) fn send(&self, item: impl Into<ToReplica>) -> Result<(), Ended> {
-        match put_aside(self, item.into(), |aside, item| aside.push(item)) {
+        match put_aside(self, item.into(), Vec::push) {
             Some(item) => self.0.send(item).map_err(|unsent| refuse(unsent.0)),
             None => Ok(()),
         }
@@ -139,7 +139,7 @@ impl Inbox {
     /// # Errors
     /// It is known now that nobody takes them.
     pub(crate) fn send_all(&self, items: Vec<ToReplica>) -> Result<(), Ended> {
-        match put_aside(self, items, |aside, items| aside.extend(items)) {
+        match put_aside(self, items, Extend::extend) {
             Some(items) => self.hand_over(items),
             None => Ok(()),
         }
