@@ -117,7 +117,7 @@ impl Feed {
         }
     }
 
-    /// Begins to listen, and wakes who follows.
+    /// Begins to listen, and then wakes who follows: before, it would find no stream and sleep on.
     pub fn listen<T>(listen: impl FnOnce() -> T, wake: impl FnOnce()) -> T {
         if planted!(WokenBeforeListened) {
             wake();
