@@ -217,6 +217,12 @@ pub fn put_change_key(out: &mut Vec<u8>, stamp: Stamp) {
     out.extend_from_slice(&stamp.sub.to_be_bytes());
 }
 
+/// Whether this is the key of a change.
+#[must_use]
+pub fn is_change_key(key: &[u8]) -> bool {
+    key.first() == Some(&CHANGES)
+}
+
 /// Decodes a change key.
 pub fn split_change_key(key: &[u8]) -> Result<Stamp, StoreError> {
     match key.split_first() {

@@ -31,6 +31,16 @@ pub enum Operation<'a> {
     },
 }
 
+impl<'a> Operation<'a> {
+    /// The key that it changes.
+    #[must_use]
+    pub fn key(&self) -> &'a [u8] {
+        match self {
+            Self::Put { key, .. } | Self::Delete { key } => key,
+        }
+    }
+}
+
 impl WriteBatch {
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
         self.put_with(

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dengine_kv::layout::version_prefix;
+use dengine_kv::layout::{is_change_key, version_prefix};
 use dengine_kv::store::{Cursor, Operation, Reclaimed, Scope, Store, StoreError, WriteBatch};
 use dengine_log::durable::create_dir_all;
 use rocksdb::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
@@ -170,7 +170,12 @@ impl RocksStore {
         let mut operations = rocksdb::WriteBatch::with_capacity_bytes(
             12 + batch.size_bytes() + batch.len() * OVERHEAD_BYTES,
         );
-        for operation in batch.operations() {
+        // RocksDB finds the place of a record in a memtable by that of the record before it, if
+        // that is where it belongs: of changes, in a row, it searches only for the first.
+        let is_change = |operation: &Operation<'_>| is_change_key(operation.key());
+        let others = batch.operations().filter(|it| !is_change(it));
+        let changes = batch.operations().filter(is_change);
+        for operation in others.chain(changes) {
             match operation {
                 Operation::Put { key, value } => operations.put(key, value),
                 Operation::Delete { key } => operations.delete(key),
