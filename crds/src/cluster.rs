@@ -182,6 +182,13 @@ pub struct Engine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1_048_576, max = 274_877_906_944_i64))]
     pub state_block_cache_bytes: Option<u64>,
+    /// Memory of each member for the newest state of keys that changed or were read lately, in
+    /// bytes; 0 for none. Writes of such keys, and reads of those with values of at most 512 bytes,
+    /// look into no file. It fills up soon, so the memory limit must have room for it. Default: the
+    /// server's, 48 MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 274_877_906_944_i64))]
+    pub state_key_cache_bytes: Option<u64>,
     /// Size of a write buffer (memtable) of a member, in bytes; up to three exist. Smaller ones
     /// make many files to merge, larger ones take longer to write. Default: the server's, 16 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -218,6 +225,7 @@ impl Default for Engine {
             log_level: default_log_level(),
             slow_request_ms: None,
             state_block_cache_bytes: None,
+            state_key_cache_bytes: None,
             state_write_buffer_bytes: None,
         }
     }

@@ -7,11 +7,11 @@ use dengine_types::sync::atomic::{AtomicU64, Ordering};
 use dengine_types::{Entry, Index, Revision, SessionId, Term};
 
 use super::damage::Damage;
+use super::key_cache::{self, KeyCache};
 use super::layout::{
     FORMAT_KEY, MEMBERSHIP_KEY, MachineState, STATE_KEY, check_format, decode_membership,
     decode_state, encode_format, encode_state, session_range,
 };
-use super::recent::RecentKeys;
 use super::store::{Cursor, Reclaimed, Scope, Store, StoreError, WriteBatch};
 use super::transition::{Finished, Transition};
 use super::visits::VisitBounds;
@@ -32,7 +32,6 @@ pub struct StateMachine<S> {
     shared: Arc<SharedState<S>>,
     state: MachineState,
     membership: Arc<Membership>,
-    recent: RecentKeys,
     visit_bounds: VisitBounds,
     /// Empty between two steps; kept for its memory.
     batch: WriteBatch,
@@ -44,6 +43,7 @@ pub struct StateMachine<S> {
 #[derive(Debug)]
 pub(super) struct SharedState<S> {
     pub(super) store: S,
+    pub(super) keys: KeyCache,
     /// Revision up to which every change is in the store. It is raised after the batch is written,
     /// so a reader at this revision sees whole batches.
     revision: AtomicU64,
@@ -82,6 +82,7 @@ impl<S: Store> StateMachine<S> {
         };
         let shared = SharedState {
             store,
+            keys: KeyCache::new(key_cache::BYTES_DEFAULT),
             revision: AtomicU64::new(state.revision.0),
             compact_revision: AtomicU64::new(state.compact_revision.0),
             applied_index: AtomicU64::new(state.applied_index.0),
@@ -93,11 +94,23 @@ impl<S: Store> StateMachine<S> {
             shared: Arc::new(shared),
             state,
             membership: Arc::new(membership),
-            recent: RecentKeys::default(),
             visit_bounds: VisitBounds::ALL,
             batch: WriteBatch::default(),
             commands_read_max: CommandVersion::CURRENT,
         })
+    }
+
+    /// Keeps the newest state of keys that changed or were read lately in at most about so many
+    /// bytes of memory, instead of 16 MiB. Later than a [reader](Self::reader) it is too late.
+    ///
+    /// # Panics
+    ///
+    /// If there is one.
+    #[must_use]
+    pub fn with_key_cache(mut self, bytes: usize) -> Self {
+        let shared = Arc::get_mut(&mut self.shared).expect("it has no readers yet");
+        shared.keys = KeyCache::new(bytes);
+        self
     }
 
     /// Reads commands only up to `version`, like an older program, so that the simulator can run
@@ -177,7 +190,7 @@ impl<S: Store> StateMachine<S> {
         let store = &self.shared.store;
         let mut step = Transition::new(
             store,
-            &mut self.recent,
+            &self.shared.keys,
             batch,
             self.state,
             membership,

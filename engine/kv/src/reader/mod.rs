@@ -127,8 +127,9 @@ pub enum ReadError {
 /// it soon.
 pub struct Gets<'r, S: Store> {
     reader: &'r Reader<S>,
-    cursor: S::Cursor<'r>,
-    /// The newest revision at or before the creation of the cursor.
+    /// Opened for the first key that the cache does not have.
+    cursor: Option<S::Cursor<'r>>,
+    /// The newest revision at the beginning, or when it began anew.
     current: Revision,
     buffer: Vec<u8>,
 }
@@ -140,6 +141,15 @@ impl<S: Store> Gets<'_, S> {
         key: &Bytes,
         revision: Option<Revision>,
     ) -> Result<(Revision, Option<KeyValue>), ReadError> {
+        let shared = &self.reader.shared;
+        if revision.is_none()
+            && let Some(newest) = shared.keys.get_at(key, self.current)
+            && let Ok(found) = newest.to_key_value(key, true)
+        {
+            return Ok((self.current, found));
+        }
+        self.cursor
+            .get_or_insert_with(|| shared.store.cursor(Scope::OneKey));
         loop {
             let at = revision.unwrap_or(self.current);
             if at > self.current {
@@ -153,13 +163,21 @@ impl<S: Store> Gets<'_, S> {
                 Err(error) if revision.is_some() => return Err(error),
                 // The newest revision was compacted meanwhile, which takes a write and a
                 // compaction: try again.
-                Err(_) => *self = self.reader.gets(),
+                Err(_) => {
+                    self.current = shared.revision();
+                    self.cursor = Some(shared.store.cursor(Scope::OneKey));
+                }
             }
         }
         let at = revision.unwrap_or(self.current);
-        let found = find(&mut self.cursor, &mut self.buffer, key, at);
-        let found = self.reader.shared.reported(found)?;
+        let cursor = self.cursor.as_mut().expect("it is open");
+        let found = shared.reported(find(cursor, &mut self.buffer, key, at))?;
         let found = found.map(|found| found.to_key_value(key.clone(), true));
+        if let Some(found) = &found
+            && at == self.current
+        {
+            shared.keys.fill(key, at, found);
+        }
         Ok((self.current, found))
     }
 }
@@ -231,7 +249,7 @@ impl<S: Store> Reader<S> {
         let current = self.shared.revision();
         Gets {
             reader: self,
-            cursor: self.shared.store.cursor(Scope::OneKey),
+            cursor: None,
             current,
             buffer: Vec::new(),
         }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use dengine_types::Revision;
 
 use super::Transition;
+use crate::key_cache::Newest;
 use crate::layout::{
     Change, Stamp, Version, put_change, put_change_key, put_data_key, put_expiring_key, put_ttl,
     put_version, user_key,
@@ -34,6 +35,14 @@ impl Changed {
         }
     }
 
+    /// As the cache of keys has it.
+    pub(super) fn newest(&self) -> Newest {
+        match self {
+            Self::Put(kv) => Newest::of(kv),
+            Self::Deleted(revision) => Newest::Deleted(*revision),
+        }
+    }
+
     fn visited(&self, key: &Bytes) -> Visited<'_> {
         match self {
             Self::Put(kv) => Visited::Live(Live::Changed(kv)),
@@ -49,8 +58,10 @@ impl<S: Store> View for Transition<'_, S> {
         if let Some(changed) = self.keys.get(key) {
             return Ok(changed.live().cloned());
         }
-        if !with_value && let Some(known) = self.recent.get(key) {
-            return Ok(known.to_key_value(key.clone()));
+        if let Some(known) = self.cache.get(key)
+            && let Ok(found) = known.to_key_value(key, with_value)
+        {
+            return Ok(found);
         }
         let before = self
             .before

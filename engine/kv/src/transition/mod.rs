@@ -18,8 +18,8 @@ use bytes::Bytes;
 use dengine_planted::planted;
 use dengine_types::{Entry, EntryKind, Index, Revision, SessionId};
 
+use super::key_cache::KeyCache;
 use super::layout::{MEMBERSHIP_KEY, MachineState, STATE_KEY, Stamp, encode_state};
-use super::recent::{Recent, RecentKeys};
 use super::session::Session;
 use super::store::{Store, StoreError, WriteBatch};
 use super::visits::{VisitBounds, Visits};
@@ -37,7 +37,7 @@ pub(super) struct Transition<'a, S: Store> {
     /// The state before the step, once it is read.
     before: Option<S::Cursor<'a>>,
     /// The cached part of that state.
-    recent: &'a mut RecentKeys,
+    cache: &'a KeyCache,
     /// The current state of every key that the step changed.
     keys: BTreeMap<Bytes, Changed>,
     /// The current state of every session that the step used; `None`: ended.
@@ -77,7 +77,7 @@ impl<'a, S: Store> Transition<'a, S> {
     /// Begins a step that is gathered in `batch`, which is empty.
     pub(super) fn new(
         store: &'a S,
-        recent: &'a mut RecentKeys,
+        cache: &'a KeyCache,
         batch: WriteBatch,
         state: MachineState,
         membership: Arc<Membership>,
@@ -86,7 +86,7 @@ impl<'a, S: Store> Transition<'a, S> {
         Self {
             store,
             before: None,
-            recent,
+            cache,
             keys: BTreeMap::new(),
             sessions: BTreeMap::new(),
             replies: BTreeMap::new(),
@@ -155,12 +155,12 @@ impl<'a, S: Store> Transition<'a, S> {
         self.batch.size_bytes()
     }
 
-    /// Completes the step and closes its cursor on the store. The recent keys are in the state
+    /// Completes the step and closes its cursor on the store. The cache of keys is in the state
     /// after the step from now on: if it can't be written, the member must end.
     pub(super) fn finish(mut self) -> Finished {
         self.write_sessions();
         for (key, now) in &self.keys {
-            self.recent.learn(key, Recent::of(now.live()));
+            self.cache.learn(key, now.newest());
         }
         self.batch.put(STATE_KEY, &encode_state(&self.state));
         Finished {

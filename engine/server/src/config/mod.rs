@@ -328,6 +328,13 @@ settings! {
         /// Reads of other blocks go to the page cache, or to the disk. Expect all of it to be used.
         block_cache_bytes: u64 = 64 * 1024 * 1024;
 
+        /// Memory for the newest state of keys that changed or were read lately, in bytes; 0 for
+        /// none.
+        ///
+        /// A write of such a key, and a read of it if its value has at most 512 bytes, looks into
+        /// no file. Expect all of it to be used.
+        key_cache_bytes: u64 = 48 * 1024 * 1024;
+
         /// Size of a table of writes in memory, in bytes; up to three exist.
         ///
         /// A full one becomes a file. Smaller ones make many files to compact, and larger ones take

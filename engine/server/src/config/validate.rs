@@ -69,6 +69,8 @@ const MIN_FREE_BYTES_MAX: u64 = 1 << 50;
 const STATE_BYTES_MIN: u64 = 1 << 20;
 /// RocksDB reserves a seventh of it as address space, for the index of a cache of this size.
 const BLOCK_CACHE_BYTES_MAX: u64 = 1 << 38;
+/// Far above any memory, so that only a typing error exceeds it.
+const KEY_CACHE_BYTES_MAX: u64 = 1 << 38;
 /// RocksDB allocates a twentieth of a table of writes at once, for its filter.
 const WRITE_BUFFER_BYTES_MAX: u64 = 1 << 30;
 
@@ -235,6 +237,7 @@ impl Config {
             state.block_cache_bytes,
             STATE_BYTES_MIN..=BLOCK_CACHE_BYTES_MAX
         );
+        within!(problems, state.key_cache_bytes, 0..=KEY_CACHE_BYTES_MAX);
         within!(
             problems,
             state.write_buffer_bytes,
@@ -439,6 +442,11 @@ mod tests {
             );
         }
         check(|c| c.state.write_buffer_bytes = WRITE_BUFFER_BYTES_MAX, &[]);
+        check(|c| c.state.key_cache_bytes = 0, &[]);
+        check(
+            |c| c.state.key_cache_bytes = KEY_CACHE_BYTES_MAX + 1,
+            &["state.key_cache_bytes"],
+        );
     }
 
     #[test]

@@ -168,7 +168,8 @@ fn open_store(start: &Start) -> Result<(OpenState, Position), StoreError> {
         &start.store_counters,
     )?;
     let watch = store.watch();
-    let machine = StateMachine::open(store)?;
+    let key_cache_bytes = storage::memory_bytes(start.config.state.key_cache_bytes);
+    let machine = StateMachine::open(store)?.with_key_cache(key_cache_bytes);
     let (index, term) = machine.applied();
     Ok(((machine, watch), Position { index, term }))
 }

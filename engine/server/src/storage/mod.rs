@@ -27,11 +27,14 @@ pub(crate) fn open(
     settings: &StateConfig,
     counters: &StoreCounters,
 ) -> Result<RocksStore, StoreError> {
-    // Beyond what a processor can address there is nothing to have.
-    let bytes = |setting| usize::try_from(setting).unwrap_or(usize::MAX);
     let options = RocksOptions {
-        write_buffer_bytes: bytes(settings.write_buffer_bytes),
-        block_cache_bytes: bytes(settings.block_cache_bytes),
+        write_buffer_bytes: memory_bytes(settings.write_buffer_bytes),
+        block_cache_bytes: memory_bytes(settings.block_cache_bytes),
     };
     RocksStore::open_counted(folder, &options, counters)
+}
+
+/// So much memory as a setting says; beyond what a processor can address there is nothing to have.
+pub(crate) fn memory_bytes(setting: u64) -> usize {
+    usize::try_from(setting).unwrap_or(usize::MAX)
 }

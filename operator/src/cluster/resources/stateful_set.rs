@@ -266,12 +266,22 @@ fn env(engine: &Engine) -> Vec<EnvVar> {
     all.extend(retention);
     let slow = engine.slow_request_ms;
     all.extend(slow.map(|ms| set("DENGINE_SLOW_REQUEST_MS", ms.to_string())));
-    let (cache, buffer) = (
-        engine.state_block_cache_bytes,
-        engine.state_write_buffer_bytes,
-    );
-    all.extend(cache.map(|bytes| set("DENGINE_STATE_BLOCK_CACHE_BYTES", bytes.to_string())));
-    all.extend(buffer.map(|bytes| set("DENGINE_STATE_WRITE_BUFFER_BYTES", bytes.to_string())));
+    let memory = [
+        (
+            "DENGINE_STATE_BLOCK_CACHE_BYTES",
+            engine.state_block_cache_bytes,
+        ),
+        (
+            "DENGINE_STATE_KEY_CACHE_BYTES",
+            engine.state_key_cache_bytes,
+        ),
+        (
+            "DENGINE_STATE_WRITE_BUFFER_BYTES",
+            engine.state_write_buffer_bytes,
+        ),
+    ];
+    let memory = memory.into_iter();
+    all.extend(memory.filter_map(|(name, bytes)| Some(set(name, bytes?.to_string()))));
     all
 }
 
@@ -472,6 +482,7 @@ mod tests {
                 "stateBlockCacheBytes: 1048576",
                 "DENGINE_STATE_BLOCK_CACHE_BYTES",
             ),
+            ("stateKeyCacheBytes: 0", "DENGINE_STATE_KEY_CACHE_BYTES"),
             (
                 "stateWriteBufferBytes: 1048576",
                 "DENGINE_STATE_WRITE_BUFFER_BYTES",

@@ -13,7 +13,8 @@ use crate::models::KEY;
 fn machine() -> (StateMachine<OrderedStore>, OrderedStore) {
     let store = OrderedStore::default();
     let machine = StateMachine::open(store.clone()).expect("an empty store opens");
-    (machine, store)
+    // The reads must be the store's.
+    (machine.with_key_cache(0), store)
 }
 
 /// The entry at `index` puts, and so makes the revision after that number.

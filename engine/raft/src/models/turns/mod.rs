@@ -1,6 +1,7 @@
 //! What threads hand over through locks, queues and wakers.
 
 mod answers;
+mod cache;
 mod channel;
 mod link;
 mod log;

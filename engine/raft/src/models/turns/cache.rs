@@ -1,0 +1,90 @@
+//! Reads of a key that the state machine's cache has, or had, while the applier changes keys.
+
+use bytes::Bytes;
+use dengine_kv::store::MemoryStore;
+use dengine_kv::{Command, CommandVersion, Reader, Request, StateMachine};
+use dengine_planted::{Bug, plant};
+use dengine_types::{Entry, EntryKind, Index, Revision, Term};
+use shuttle::thread;
+
+use super::any_turns;
+use crate::models::KEY;
+
+/// The cache holds one key, or two if the second came later.
+const CACHE_BYTES: usize = 300;
+
+/// Puts at index and revision: the first entry makes revision 2.
+fn put(index: u64, key: Bytes) -> Entry {
+    let command = Command::Put {
+        key,
+        value: Bytes::from_static(b"v"),
+        prev_kv: false,
+        ttl_ms: 0,
+    };
+    let request = Request {
+        session: None,
+        command,
+    };
+    Entry {
+        index: Index(index),
+        term: Term(1),
+        kind: EntryKind::Command,
+        context: Bytes::new(),
+        data: request.encode(CommandVersion::CURRENT),
+    }
+}
+
+fn open(store: &MemoryStore) -> StateMachine<MemoryStore> {
+    let machine = StateMachine::open(store.clone()).expect("memory opens");
+    machine.with_key_cache(CACHE_BYTES)
+}
+
+/// The key is put at revisions 2 and 3, and others after it.
+fn read(reader: &Reader<MemoryStore>) {
+    let (at, found) = reader.get(&KEY, None).expect("memory can be read");
+    let found = found.map(|found| found.mod_revision);
+    assert_eq!(found, Some(at.min(Revision(3))), "what {at} had not");
+}
+
+/// A reader comes with an old revision, finds the key in the store, and goes on when the key was
+/// put again and dropped from the cache.
+fn reads_show_what_their_revision_had() {
+    let store = MemoryStore::default();
+    let mut before = open(&store);
+    before.apply(&[put(1, KEY)]).expect("memory can be written");
+    let mut machine = open(&store);
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let reader = machine.reader();
+            thread::spawn(move || read(&reader))
+        })
+        .collect();
+    for (index, key) in [(2, "k"), (3, "a"), (4, "b")] {
+        let applied = machine.apply(&[put(index, Bytes::from_static(key.as_bytes()))]);
+        applied.expect("memory can be written");
+        read(&machine.reader());
+    }
+    for reader in readers {
+        reader.join().expect("it read");
+    }
+    read(&machine.reader());
+}
+
+#[test]
+fn a_cached_read_is_that_of_its_revision() {
+    any_turns(2_000, reads_show_what_their_revision_had);
+}
+
+#[test]
+#[should_panic(expected = "had not")]
+fn a_cached_state_of_a_later_revision_is_found() {
+    plant(Some(Bug::CachedPastRevision));
+    any_turns(2_000, reads_show_what_their_revision_had);
+}
+
+#[test]
+#[should_panic(expected = "had not")]
+fn a_cache_that_keeps_what_is_old_is_found() {
+    plant(Some(Bug::CacheFilledWithOld));
+    any_turns(2_000, reads_show_what_their_revision_had);
+}
