@@ -7,7 +7,7 @@ use dengine_planted::{Bug, plant};
 use dengine_types::{Entry, EntryKind, Index, Revision, Term};
 use shuttle::thread;
 
-use super::any_turns;
+use super::long_turns;
 use crate::models::KEY;
 
 /// The cache holds one key, or two if the second came later.
@@ -62,7 +62,6 @@ fn reads_show_what_their_revision_had() {
     for (index, key) in [(2, "k"), (3, "a"), (4, "b")] {
         let applied = machine.apply(&[put(index, Bytes::from_static(key.as_bytes()))]);
         applied.expect("memory can be written");
-        read(&machine.reader());
     }
     for reader in readers {
         reader.join().expect("it read");
@@ -72,19 +71,19 @@ fn reads_show_what_their_revision_had() {
 
 #[test]
 fn a_cached_read_is_that_of_its_revision() {
-    any_turns(2_000, reads_show_what_their_revision_had);
+    long_turns(2_000, reads_show_what_their_revision_had);
 }
 
 #[test]
 #[should_panic(expected = "had not")]
 fn a_cached_state_of_a_later_revision_is_found() {
     plant(Some(Bug::CachedPastRevision));
-    any_turns(2_000, reads_show_what_their_revision_had);
+    long_turns(2_000, reads_show_what_their_revision_had);
 }
 
 #[test]
 #[should_panic(expected = "had not")]
 fn a_cache_that_keeps_what_is_old_is_found() {
     plant(Some(Bug::CacheFilledWithOld));
-    any_turns(2_000, reads_show_what_their_revision_had);
+    long_turns(2_000, reads_show_what_their_revision_had);
 }
