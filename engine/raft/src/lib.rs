@@ -87,4 +87,4 @@ pub mod replica;
 pub use input::{
     AppendId, Confirm, EncodedCommand, Input, OwnCommands, SnapshotMeta, Successor, Token, Write,
 };
-pub use output::{ApplyJob, Divergence, LogJob, Outbound, Output, Written};
+pub use output::{ApplyJob, Divergence, HandOver, LogJob, Outbound, Output, Written};

@@ -1,5 +1,7 @@
 //! The outputs of a replica: [`Output`] and its parts.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use dengine_kv::Outcome;
 use dengine_log::Position;
@@ -44,6 +46,9 @@ pub enum Output {
         /// In which term the new leader leads.
         term: Term,
     },
+    /// This leader hands over of its own accord: its disk is slow. What has the next one lead
+    /// follows.
+    HandsOver(HandOver),
     /// The role, the leader or the term has changed.
     StateChanged(ReplicaState),
     /// A peer sent what no member sends. It changed nothing.
@@ -75,6 +80,17 @@ pub enum Output {
         /// Goes with it.
         hard_state: HardState,
     },
+}
+
+/// Why a leader hands over of its own accord.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandOver {
+    /// Who is to lead.
+    pub to: MemberId,
+    /// How long an append takes to be on the leader's disk.
+    pub own: Duration,
+    /// And to be acknowledged by as many others as are a quorum without it.
+    pub others: Duration,
 }
 
 /// What the log writer does.

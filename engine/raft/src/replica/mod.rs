@@ -26,6 +26,7 @@ mod pace;
 mod pending;
 mod proposals;
 mod reads;
+mod slow_disk;
 mod snapshots;
 mod stall;
 mod status;
@@ -65,6 +66,7 @@ use pace::Pace;
 use pending::Pending;
 use proposals::Proposals;
 use reads::Reads;
+use slow_disk::OwnDisk;
 use stall::Outstanding;
 use status::{KeepingUp, Removed};
 use transfer::Transfer;
@@ -89,6 +91,10 @@ pub struct ReplicaConfig {
     /// Entries without bytes that are under way at once while several clients write, at least:
     /// before more is measured, and on a member that is slow. Of entries of 15 KiB a sixteenth.
     pub shared_entries_min: usize,
+    /// A leader hands over if its appends take at least so long to be on its disk, and far longer
+    /// than on the others' ([`Output::HandsOver`]). `None`: however long they take. Too small, and
+    /// a difference that nobody notices moves the lead.
+    pub slow_disk_min: Option<Duration>,
 }
 
 /// Decides what a member does. See the module's documentation.
@@ -120,6 +126,7 @@ pub struct Replica<L: LogRead> {
     log_is_full: bool,
     is_low_on_space: bool,
     outstanding: Outstanding,
+    own_disk: OwnDisk,
     revision: Revision,
     removed: Removed,
     keeping_up: KeepingUp,
@@ -201,6 +208,7 @@ impl<L: LogRead + Clone> Replica<L> {
             log_is_full: false,
             is_low_on_space: false,
             outstanding: Outstanding::default(),
+            own_disk: OwnDisk::default(),
             revision: machine.revision(),
             keeping_up: KeepingUp::default(),
             change_at: Index(0),
@@ -234,6 +242,7 @@ impl<L: LogRead> Replica<L> {
             Input::Message { from, bytes } => {
                 let taken = self.consensus.message(from, &bytes);
                 self.note_refusal(taken);
+                self.note_acknowledgement(from);
             }
             Input::Removed => self.on_told_removed(),
             Input::Unreachable(member) => self.consensus.unreachable(member),
@@ -242,6 +251,7 @@ impl<L: LogRead> Replica<L> {
             Input::Persisted(id) => {
                 self.log_is_full = false;
                 self.outstanding.persisted(id);
+                self.note_own_disk(id);
                 self.consensus.persisted(id);
             }
             Input::Applied(range) => self.on_applied(range),
@@ -362,6 +372,7 @@ impl<L: LogRead> Replica<L> {
             self.refused.push((unconfirmed, Refusal::NoQuorum));
         }
         self.tick_transfer();
+        self.hand_over_if_slow();
         self.ticked = true;
     }
 
@@ -427,7 +438,10 @@ impl<L: LogRead> Replica<L> {
                 let tokens = std::mem::take(tokens);
                 return self.on_round_confirmed(tokens, *index);
             }
-            Output::Log(LogJob::Append { id, .. }) => self.outstanding.append(*id, self.now),
+            Output::Log(LogJob::Append { id, entries, .. }) => {
+                self.outstanding.append(*id, self.now);
+                self.follow_append(*id, entries.last().map(|it| it.index));
+            }
             Output::Apply(job) => self.on_committed(job),
             Output::StateChanged(state) => self.on_state(*state),
             Output::Log(LogJob::TruncatePrefix(_))
@@ -436,6 +450,7 @@ impl<L: LogRead> Replica<L> {
             | Output::Lost(_)
             | Output::Forgotten(_)
             | Output::Transferred { .. }
+            | Output::HandsOver(_)
             | Output::PeerRefused(_)
             | Output::Flush
             | Output::MakeSnapshot
@@ -456,6 +471,7 @@ impl<L: LogRead> Replica<L> {
 
     fn on_state(&mut self, state: ReplicaState) {
         self.finish_transfer(state);
+        self.forget_own_disk(state);
         self.look_whether_it_keeps_up();
     }
 

@@ -14,7 +14,8 @@ const PATIENCE_TIMEOUTS: u32 = 2;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     to: MemberId,
-    token: Token,
+    /// `None` if nobody asked for it.
+    token: Option<Token>,
     give_up_at: Moment,
 }
 
@@ -29,21 +30,23 @@ enum Check {
 impl<L: LogRead> Replica<L> {
     pub(super) fn on_transfer(&mut self, token: Token, to: Successor) {
         match self.check_transfer(to) {
-            Ok(Check::To(to)) => {
-                let patience = self.config.election_timeout * PATIENCE_TIMEOUTS;
-                self.transfer = Some(Transfer {
-                    to,
-                    token,
-                    give_up_at: self.now.after(patience),
-                });
-                self.consensus.transfer_leader(to);
-            }
+            Ok(Check::To(to)) => self.begin_transfer(Some(token), to),
             Ok(Check::Leads) => {
                 let term = self.consensus.state().term;
                 self.outputs.push(Output::Transferred { token, term });
             }
             Err(error) => self.refuse(vec![token], error),
         }
+    }
+
+    pub(super) fn begin_transfer(&mut self, token: Option<Token>, to: MemberId) {
+        let patience = self.config.election_timeout * PATIENCE_TIMEOUTS;
+        self.transfer = Some(Transfer {
+            to,
+            token,
+            give_up_at: self.now.after(patience),
+        });
+        self.consensus.transfer_leader(to);
     }
 
     fn check_transfer(&self, to: Successor) -> Result<Check, RequestError> {
@@ -79,7 +82,7 @@ impl<L: LogRead> Replica<L> {
             let error = RequestError::NotServed {
                 reason: format!("member {} did not take over in time", late.to),
             };
-            self.refuse(vec![late.token], error);
+            self.refuse(late.token.into_iter().collect(), error);
         }
         if let Some(to) = self.transfer.as_ref().map(|t| t.to) {
             // The first attempt is lost on a voter that has not applied its own promotion yet.
@@ -90,8 +93,9 @@ impl<L: LogRead> Replica<L> {
 
     pub(super) fn finish_transfer(&mut self, state: ReplicaState) {
         if let Some(done) = self.transfer.take_if(|t| state.leader == Some(t.to)) {
-            let (token, term) = (done.token, state.term);
-            self.outputs.push(Output::Transferred { token, term });
+            let term = state.term;
+            let done = done.token.map(|token| Output::Transferred { token, term });
+            self.outputs.extend(done);
         }
     }
 }

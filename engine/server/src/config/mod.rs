@@ -142,6 +142,14 @@ settings! {
         /// transfers leadership. It must suffice for work in progress: a log segment, and the
         /// compaction of the state's files.
         min_free_bytes: u64 = 128 * 1024 * 1024;
+
+        /// Milliseconds from which on a leader's disk may count as slow; 0: it never does.
+        ///
+        /// A leader hands over, at most once a minute, if for seconds its appends take at least so
+        /// long to be on its disk, and three times as long as those who would be a quorum without
+        /// it take to acknowledge them. Every write waits for the leader's disk, and for no
+        /// follower's while enough others are fast.
+        slow_disk_ms: u64 = 5;
     } sections {
         /// Limits on what one member accepts and holds.
         limits: Limits, LimitsOverrides;
@@ -401,6 +409,16 @@ impl Config {
     #[must_use]
     pub const fn election_timeout(&self) -> Duration {
         Duration::from_millis(self.tick_ms.saturating_mul(self.election_ticks as u64))
+    }
+
+    /// What the disk of a leader that hands over takes at least; `None` if no leader does for its
+    /// disk.
+    #[must_use]
+    pub const fn slow_disk(&self) -> Option<Duration> {
+        match self.slow_disk_ms {
+            0 => None,
+            slow => Some(Duration::from_millis(slow)),
+        }
     }
 
     /// `host:port` at which others reach [`listen_admin`](Self::listen_admin): the host at which

@@ -56,6 +56,11 @@ metrics_table! {
     /// Times that the leader was seen to change
     Counter LEADER_CHANGES_TOTAL = "dengine_leader_changes_total";
 
+    /// Times that this member led and handed over for its disk was slow
+    ///
+    /// Its appends took at least `--slow-disk-ms`, and three times as long as the others'.
+    Counter SLOW_DISK_HAND_OVERS_TOTAL = "dengine_slow_disk_hand_overs_total";
+
     /// Rounds that confirmed linearizable reads
     Counter READ_ROUNDS_TOTAL = "dengine_read_rounds_total";
 

@@ -206,6 +206,7 @@ pub(super) fn restore(
         log_keep_bytes: start.config.log.keep_bytes,
         log_keep_bytes_for_followers: start.config.log.keep_bytes_for_followers,
         shared_entries_min: SHARED_ENTRIES_MIN,
+        slow_disk_min: start.config.slow_disk(),
     };
     let hard_state = recovered.hard_state;
     Replica::new(replica, config, hard_state, log.reader(), machine)

@@ -11,7 +11,7 @@ use dengine_log::{LogReader, RealDisk};
 use dengine_raft::channel::Sender;
 use dengine_raft::consensus::{ReplicaState, Role as RaftRole};
 use dengine_raft::replica::{Counts, Replica, Role};
-use dengine_raft::{Divergence, Input, LogJob, Output, Token};
+use dengine_raft::{Divergence, HandOver, Input, LogJob, Output, Token};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::applier::Apply;
@@ -231,6 +231,7 @@ impl ReplicaWorker {
             Output::Lost(token) => self.callers.refuse(token, RequestError::lost()),
             Output::Forgotten(token) => self.callers.forget(token),
             Output::Transferred { token, term } => self.callers.transferred(token, term),
+            Output::HandsOver(hand_over) => note_hand_over(&hand_over),
             Output::StateChanged(state) => self.on_state(state),
             Output::PeerRefused(refusal) => {
                 ::metrics::counter!(metrics::PEER_MESSAGES_REFUSED_TOTAL).increment(1);
@@ -376,4 +377,15 @@ impl ReplicaWorker {
             command_version: Some(self.replica.command_version()),
         }
     }
+}
+
+fn note_hand_over(hand_over: &HandOver) {
+    let HandOver { to, own, others } = hand_over;
+    ::metrics::counter!(metrics::SLOW_DISK_HAND_OVERS_TOTAL).increment(1);
+    tracing::warn!(
+        to = to.0,
+        own_ms = own.as_millis(),
+        others_ms = others.as_millis(),
+        "the disk of this leader is slow: it hands over to a member with a faster one"
+    );
 }

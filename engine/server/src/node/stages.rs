@@ -32,6 +32,7 @@ impl Stages {
             | Output::Lost(_)
             | Output::Forgotten(_)
             | Output::Transferred { .. }
+            | Output::HandsOver(_)
             | Output::StateChanged(_)
             | Output::PeerRefused(_)
             | Output::Flush

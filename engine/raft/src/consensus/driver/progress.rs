@@ -29,6 +29,13 @@ impl<L: LogRead> Consensus<L> {
         progress
     }
 
+    /// The last entry that a member is known to have on its disk, if this one leads.
+    #[must_use]
+    pub fn matched(&self, member: MemberId) -> Index {
+        let progress = self.node.raft.prs().get(member.0);
+        Index(progress.map_or(0, |it| it.matched))
+    }
+
     /// Looks where a leader's log ends. Of one that was just elected it counts from now on: what
     /// others had before, it does not know yet.
     pub(super) fn note_end(&mut self) {

@@ -308,6 +308,30 @@ async fn a_member_that_opens_its_folder_hears_a_signal() {
     assert!(read.await.unwrap().kv.is_some());
 }
 
+/// Every write waited for that disk, and for no other's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_disk_alone_is_slow_hands_over() {
+    let shim = Shim::build();
+    let cluster = Cluster::form_with(3, |member| {
+        if member.name == "m0" {
+            shim.delay(member);
+        }
+    })
+    .await;
+    let client = cluster.client().await;
+    let slow = &cluster.members[0];
+    let id = slow.status().await.member_id;
+    crate::harness::hand_over(&slow.admin().await, id).await;
+    let load = Load::start(&client);
+    eventually("another member leads", || async {
+        (slow.status().await.leader_id != id).then_some(())
+    })
+    .await;
+    assert!(slow.logged().contains("the disk of this leader is slow"));
+    load.progress(100).await;
+    load.finish(&client).await;
+}
+
 /// Thousands of keys of a frame, each from a slow disk, kept a thread from everything else for
 /// seconds, heartbeats included.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

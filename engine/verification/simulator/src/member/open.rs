@@ -34,6 +34,8 @@ pub(crate) const CLUSTER: ClusterId = ClusterId(0xd00d);
 /// For so many election timeouts a member that lost writes leaves it to others to stand for
 /// election: what the documentation says, and not what the source has.
 const HESITATION_TIMEOUTS: u64 = 5;
+/// Of a leader that hands over for its disk, as members of `dengine` are started.
+const SLOW_DISK_MIN: Duration = Duration::from_millis(5);
 
 /// As what a replica starts.
 struct Start {
@@ -365,6 +367,7 @@ impl Member {
             log_keep_bytes: settings.log_keep_bytes,
             log_keep_bytes_for_followers: 2 * settings.log_keep_bytes,
             shared_entries_min: sim.plan.shared_entries_min(),
+            slow_disk_min: Some(SLOW_DISK_MIN),
         };
         let consensus = ConsensusConfig {
             election_ticks,

@@ -10,7 +10,7 @@ use dengine_raft::consensus::{ReplicaState, Role};
 use dengine_raft::replica::{
     Announcement, AppliedRange, Applier, Keeper, LogWriter, Replica, RequestError,
 };
-use dengine_raft::{ApplyJob, Input, LogJob, Output};
+use dengine_raft::{ApplyJob, HandOver, Input, LogJob, Output};
 use dengine_snapshot::Staging;
 use dengine_types::{Entry, MemberId, Moment};
 
@@ -160,6 +160,12 @@ impl Process {
             Output::Lost(token) => self.callers.refuse(token, RequestError::lost()),
             Output::Forgotten(token) => self.callers.forget(token),
             Output::Transferred { token, .. } => self.callers.transferred(token),
+            Output::HandsOver(HandOver { to, own, others }) => {
+                sim.count("hand-overs for a slow disk");
+                sim.note(format_args!(
+                    "{member} hands over to {to}: its disk takes {own:?}, others {others:?}"
+                ));
+            }
             Output::StateChanged(state) => self.on_state(sim, member, state),
             Output::PeerRefused(error) => {
                 sim.count("peers' messages refused");
