@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use dengine_bench_model::results::{
-    LatencyUs, Pods, Preload, Protocol, Quantile, Repetition, Report, RunResult, ServerUse, Shape,
-    Spread, Wire,
+    LatencyUs, Pods, Preload, Protocol, Quantile, Repetition, Report, RunResult, ServerUse,
+    Settling, Shape, Spread, Wire,
 };
 use hdrhistogram::Histogram;
 use jiff::Timestamp;
@@ -120,6 +120,8 @@ pub struct Frame {
     pub warm_up_seconds: Option<f64>,
     /// How the key space was filled, once it is.
     pub preload: Option<Preload>,
+    /// How long the servers were given to finish what the filling left, if they were.
+    pub settling: Option<Settling>,
     /// Node that the load came from.
     pub node: Option<String>,
     /// The pods that it came from, if there were several.
@@ -181,6 +183,7 @@ pub fn result(frame: &Frame, measured: &Measured, spent: Option<&Spent>) -> RunR
         warm_up: frame.warm_up,
         warm_up_seconds: frame.warm_up_seconds,
         preload: frame.preload,
+        settling: frame.settling,
         node: frame.node.clone(),
     }
 }
@@ -364,6 +367,7 @@ pub(crate) mod tests {
             warm_up: 100,
             warm_up_seconds: None,
             preload: None,
+            settling: None,
             node: None,
             pods: None,
             started_at: "2026-01-01T00:00:00Z".parse().unwrap(),

@@ -6,14 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use dengine_bench_model::results::IdleServers;
+use dengine_bench_model::results::{IdleServers, Settling};
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::task::JoinHandle;
-use tokio::time::interval;
+use tokio::time::{Instant, interval, sleep};
 
 /// How often memory is looked at during a load.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Servers are idle when all of them together spent less CPU time than [`IDLE_CPU`] in this time.
+const IDLE_FOR: Duration = Duration::from_secs(1);
+/// A tenth of a processor: more than heartbeats and timers take, and less than one thread that
+/// merges. CPU time is counted in steps of 10 ms for each process.
+const IDLE_CPU: Duration = Duration::from_millis(100);
 
 /// The server processes that were named.
 #[derive(Clone, Debug)]
@@ -62,6 +67,28 @@ impl Servers {
         (processes > 0).then_some(IdleServers {
             processes,
             resident_bytes_max,
+        })
+    }
+
+    /// Waits until the servers are idle, for `limit` at most; `None` if none were named, or one has
+    /// ended.
+    ///
+    /// CPU time says the same of every system: what a store still has to merge, each one counts in
+    /// its own way or not at all.
+    pub async fn settle(&self, limit: Duration) -> Option<Settling> {
+        if self.pids.is_empty() {
+            return None;
+        }
+        let began = Instant::now();
+        let mut idle = false;
+        while !idle && began.elapsed() + IDLE_FOR <= limit {
+            let before = self.cpu().ok()?;
+            sleep(IDLE_FOR).await;
+            idle = self.cpu().ok()?.saturating_sub(before) < IDLE_CPU;
+        }
+        Some(Settling {
+            total_seconds: began.elapsed().as_secs_f64(),
+            idle,
         })
     }
 
@@ -194,7 +221,7 @@ fn read(pid: u32, file: &str) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -226,6 +253,39 @@ mod tests {
             assert!(cpu > Duration::from_millis(20), "{cpu:?}");
         }
         assert_eq!(of_servers.processes, 1);
+    }
+
+    #[tokio::test]
+    async fn servers_have_settled_when_they_do_nothing() {
+        let mut waits_for_input = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let servers = Servers::new(&[waits_for_input.id()]).unwrap();
+        let settled = servers.settle(Duration::from_secs(60)).await.unwrap();
+        assert!(settled.idle && settled.total_seconds < 50.0, "{settled:?}");
+        drop(waits_for_input.stdin.take());
+        waits_for_input.wait().unwrap();
+        assert_eq!(servers.settle(Duration::from_secs(60)).await, None);
+    }
+
+    #[tokio::test]
+    async fn busy_servers_are_not_waited_for_without_end() {
+        let mut counts = Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        let servers = Servers::new(&[counts.id()]).unwrap();
+        let settled = servers.settle(Duration::from_millis(1_500)).await.unwrap();
+        counts.kill().unwrap();
+        counts.wait().unwrap();
+        assert!(!settled.idle, "{settled:?}");
+        assert_eq!(
+            Servers::new(&[]).unwrap().settle(Duration::MAX).await,
+            None,
+            "nothing is known of servers that were not named"
+        );
     }
 
     #[test]

@@ -99,6 +99,7 @@ impl<'a> Bench<'a> {
             warm_up: 0,
             warm_up_seconds: None,
             preload: None,
+            settling: None,
             node: None,
             pods: None,
             started_at: now,

@@ -185,6 +185,10 @@ pub struct RunResult {
     /// Absent if they were there already, from a workload before this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preload: Option<Preload>,
+    /// How long the servers were given to finish what earlier writes left them to do, if they run
+    /// on the same machine and were named. Not part of the other numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settling: Option<Settling>,
     /// Node that the load came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(max = 253)))]
@@ -225,6 +229,18 @@ pub struct Preload {
     pub keys: u64,
     /// Time that it took.
     pub total_seconds: f64,
+}
+
+/// A wait before a measurement on keys that were written beforehand: stores merge in the
+/// background what they were sent, and that is not what is measured.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Settling {
+    /// Time that it took.
+    pub total_seconds: f64,
+    /// Whether the servers were idle in the end; if not, the wait was given up.
+    pub idle: bool,
 }
 
 /// Repetitions of one workload.

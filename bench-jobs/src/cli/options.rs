@@ -98,6 +98,18 @@ pub struct Options {
         help_heading = "Bounds"
     )]
     pub ready_timeout: Duration,
+    /// How long to wait at most, before a measurement on keys that were written beforehand, until
+    /// the servers of --server-pid are idle: all of them together use less than a tenth of a
+    /// processor for a second. The result says how long that took
+    #[arg(
+        long,
+        global = true,
+        value_name = "TIME",
+        default_value = "5m",
+        value_parser = parse_duration,
+        help_heading = "Bounds"
+    )]
+    pub settle_timeout: Duration,
 
     /// Start even if the members' disks may be too small for the run, or if a member's free space
     /// is unknown

@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, Table};
 
 use super::columns::{self, Column};
 use super::{Cell, Named, Row, latency, rows};
-use crate::summary::{grouped, heading};
+use crate::summary::{self, grouped, heading};
 
 /// One table for each number that at least one report has.
 pub(super) fn render(reports: &[Named]) -> String {
@@ -27,7 +27,8 @@ pub(super) fn render(reports: &[Named]) -> String {
         out += &section(column, reports, &rows);
     }
     out += &idle(reports);
-    out + &notes(&rows)
+    out += &notes(reports);
+    out + &footnote(&rows)
 }
 
 fn section(column: &Column, reports: &[Named], rows: &[Row<'_>]) -> String {
@@ -148,7 +149,21 @@ fn idle(reports: &[Named]) -> String {
     if out.is_empty() { out } else { out + "\n" }
 }
 
-fn notes(rows: &[Row<'_>]) -> String {
+/// What there is to say of single results beside their numbers.
+fn notes(reports: &[Named]) -> String {
+    let mut out = String::new();
+    for named in reports {
+        for result in &named.report.results {
+            let note = summary::note(result);
+            if !note.is_empty() {
+                out += &format!("\n{}, {}: {note}", named.label, result.name);
+            }
+        }
+    }
+    if out.is_empty() { out } else { out + "\n" }
+}
+
+fn footnote(rows: &[Row<'_>]) -> String {
     let substituted = rows
         .iter()
         .flat_map(|row| &row.cells)

@@ -6,7 +6,7 @@ use dengine_bench_model::results::RunResult;
 use super::chart::{self, Axes, Tick};
 use crate::compare::columns::{self, SERVER_CPU, THROUGHPUT};
 use crate::compare::{Cell, Named, Row, rows};
-use crate::summary::{counted, engine, grouped, load_in_words, machine_in_words, whole};
+use crate::summary::{self, counted, engine, grouped, load_in_words, machine_in_words, whole};
 
 #[derive(Template)]
 #[template(path = "report.html")]
@@ -74,6 +74,7 @@ struct Measured {
     server_cpu: String,
     client_cpu: String,
     memory: String,
+    note: String,
     points: String,
 }
 
@@ -296,6 +297,7 @@ fn measured(
             .servers
             .map(|servers| megabytes(servers.resident_bytes_max))
             .unwrap_or_default(),
+        note: summary::note(result),
         points: axes.points(&result.curve),
     }
 }
@@ -336,6 +338,7 @@ impl Measured {
             server_cpu: text(),
             client_cpu: text(),
             memory: text(),
+            note: text(),
             points: text(),
         }
     }

@@ -225,6 +225,10 @@ impl<'a> Session<'a> {
         };
         let mut results = Vec::new();
         for repetition in 0..self.cli.options.load.repeat {
+            // What the one before it wrote is merged by now, too.
+            if repetition > 0 && frame.settling.is_some() {
+                frame.settling = self.let_servers_settle().await;
+            }
             let result = self
                 .measure_once(&mut frame, &prepared, repetition.into())
                 .await;
@@ -253,6 +257,7 @@ impl<'a> Session<'a> {
             warm_up: 0,
             warm_up_seconds: None,
             preload: None,
+            settling: None,
             node: options.result.node.clone(),
             pods: None,
             started_at: now,

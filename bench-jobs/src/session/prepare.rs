@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use dengine_bench_model::results::{Preload, ReadConsistency, Shape, Workload};
+use dengine_bench_model::results::{Preload, ReadConsistency, Settling, Shape, Workload};
 use tokio::time::{sleep, timeout};
 
 use super::Session;
@@ -65,28 +65,56 @@ impl Session<'_> {
             team.connect(&shape, self.task, &endpoints, &self.folder)
                 .await?;
         }
-        let reads = match shape.workload {
-            Workload::Range | Workload::Mixed => true,
-            Workload::Put | Workload::Watch | Workload::Swap => false,
-        };
-        if reads && !frame.protocol.is_bound() {
-            let filled = match self.filled.filter(|filled| filled.serves(&shape)) {
-                Some(filled) => filled,
-                None => {
-                    let all = self.connect(&shape, &endpoints, Part::WHOLE);
-                    self.fill(&all, frame).await?
-                }
-            };
-            self.settle(&target, &shape, part, filled.revision).await?;
-            if let Some(team) = &mut self.team {
-                team.settle(&shape, self.task, filled.revision).await?;
-            }
+        if !frame.protocol.is_bound() {
+            self.prepare_keys(&target, &endpoints, frame).await?;
         }
         self.warm_up(&target, frame).await?;
         // Asked again, because electing a leader during the preparation harms nobody.
         let before = Facts::await_ready(frame.protocol, &endpoints, options.ready_timeout).await?;
         frame.before = Some(before);
         Ok(Prepared { target, endpoints })
+    }
+
+    /// The keys that a workload needs are there, and the servers have nothing left to do with them.
+    async fn prepare_keys(
+        &mut self,
+        target: &Target,
+        endpoints: &[String],
+        frame: &mut Frame,
+    ) -> anyhow::Result<()> {
+        let shape = frame.shape.clone();
+        let part = self.part(&shape);
+        let known = self.filled.filter(|filled| filled.serves(&shape));
+        let stands_on_them = match shape.workload {
+            Workload::Range | Workload::Mixed => {
+                let filled = match known {
+                    Some(filled) => filled,
+                    None => {
+                        let all = self.connect(&shape, endpoints, Part::WHOLE);
+                        self.fill(&all, frame).await?
+                    }
+                };
+                self.settle(target, &shape, part, filled.revision).await?;
+                if let Some(team) = &mut self.team {
+                    team.settle(&shape, self.task, filled.revision).await?;
+                }
+                true
+            }
+            // It overwrites what is there.
+            Workload::Put => shape.key_space > 0 && known.is_some(),
+            Workload::Watch | Workload::Swap => false,
+        };
+        if stands_on_them {
+            frame.settling = self.let_servers_settle().await;
+        }
+        Ok(())
+    }
+
+    /// Waits until the servers have merged what was written before, as far as they are known.
+    pub(super) async fn let_servers_settle(&self) -> Option<Settling> {
+        let settling = self.servers.settle(self.cli.options.settle_timeout);
+        let settled = self.cut.unless(async { Ok(settling.await) }).await;
+        settled.ok().flatten()
     }
 
     /// The connections of a part of a workload.

@@ -1,5 +1,6 @@
 //! The result for people: aligned, units named, a failure before any number.
 
+mod notes;
 mod table;
 
 use std::fmt::{self, Write};
@@ -10,6 +11,7 @@ use dengine_bench_model::results::{
 
 use crate::outcome::Verdict;
 
+pub use self::notes::note;
 pub use self::table::table;
 pub(crate) use self::table::{LATENCY, latency};
 
@@ -102,6 +104,9 @@ fn write_setup(out: &mut String, result: &RunResult) -> fmt::Result {
                 preload.total_seconds
             ),
         )?;
+    }
+    if let Some(settling) = &result.settling {
+        line(out, "Settled", &notes::settled(settling))?;
     }
     Ok(())
 }
@@ -281,7 +286,7 @@ pub fn grouped(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use dengine_bench_model::results::Preload;
+    use dengine_bench_model::results::{Preload, Settling};
     use expect_test::{Expect, expect};
 
     use super::*;
@@ -303,6 +308,10 @@ mod tests {
         });
         let frame = Frame {
             preload,
+            settling: Some(Settling {
+                total_seconds: 12.25,
+                idle: true,
+            }),
             target_leader: true,
             ..sample::frame()
         };
@@ -318,6 +327,7 @@ mod tests {
                   Wire         pipelined
                   Clients      100 over 10 connections to the leader, all in flight
                   Filled       1,000 keys in 0.50 s before the run
+                  Settled      servers were idle after 12 s
 
                 Summary
                   Total time   2.000 s

@@ -4,7 +4,7 @@ use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 use dengine_bench_model::results::{LatencyUs, Repetition, Report, RunResult, Workload};
 
-use super::{grouped, heading, load_in_words, machine_in_words, whole};
+use super::{grouped, heading, load_in_words, machine_in_words, notes, whole};
 use crate::outcome::Verdict;
 
 /// All workloads of a report in a table, with what did not succeed above it, and each repetition
@@ -33,6 +33,7 @@ pub fn table(report: &Report) -> String {
         }
     }
     out += &format!("{}\n", results(&report.results));
+    out += &notes::lines(&report.results);
     if let Some(repetitions) = repetitions(&report.results) {
         out += &format!("\nEach repetition (the median is above)\n{repetitions}\n");
     }
@@ -152,6 +153,7 @@ fn filled(header: &[String], mut rows: Vec<Vec<String>>) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use dengine_bench_model::results::Settling;
     use expect_test::expect;
 
     use super::*;
@@ -180,6 +182,18 @@ mod tests {
             | range-l  |   2 |         10 |    501 |      1 |    500 |    900 |    990 |      999 |  1,000 |
             | range-l  |   3 |         20 |    501 |      1 |    500 |    900 |    990 |      999 |  1,000 |
         "#]].assert_eq(&table(&report));
+    }
+
+    #[test]
+    fn a_wait_that_was_given_up_is_told_below_the_table() {
+        let mut report = sample::report();
+        report.results[0].settling = Some(Settling {
+            total_seconds: 300.02,
+            idle: false,
+        });
+        let shown = table(&report);
+        let last = "range-l: servers were still busy after 300 s, when the wait was given up\n";
+        assert!(shown.ends_with(last), "{shown}");
     }
 
     #[test]

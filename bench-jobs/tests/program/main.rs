@@ -5,6 +5,7 @@
 
 mod disk;
 mod pods;
+mod settling;
 
 use std::process::{Output, Stdio};
 use std::time::Duration;

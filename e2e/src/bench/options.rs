@@ -9,11 +9,12 @@ use dengine_bench::cli::Cli;
 use dengine_bench_model::profiles::PROFILES;
 
 /// Flags of the tool that are about a target, which the embedded load does not have.
-const OF_A_TARGET: [&str; 5] = [
+const OF_A_TARGET: [&str; 6] = [
     "--wire",
     "--target-leader",
     "--request-timeout",
     "--ready-timeout",
+    "--settle-timeout",
     "--ignore-space",
 ];
 

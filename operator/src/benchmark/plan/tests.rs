@@ -50,6 +50,7 @@ pub(crate) fn result(errors: u64) -> RunResult {
         warm_up: 0,
         warm_up_seconds: None,
         preload: None,
+        settling: None,
         node: None,
     }
 }
