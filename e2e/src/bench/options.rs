@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser as _, ValueEnum};
-use dengine_bench::cli::Cli;
+use dengine_bench::cli::{Cli, Task};
 use dengine_bench_model::profiles::PROFILES;
 
 /// Flags of the tool that are about a target, which the embedded load does not have.
@@ -17,6 +17,10 @@ const OF_A_TARGET: [&str; 6] = [
     "--settle-timeout",
     "--ignore-space",
 ];
+
+/// Keys that each system is filled with anew in every round. Writing more of them takes longer than
+/// all that is measured on them.
+const KEYS_OF_A_ROUND_MAX: u64 = 1_000_000;
 
 /// What `dengine-e2e bench` takes.
 #[derive(Debug, Clone, Args)]
@@ -54,7 +58,8 @@ pub struct Options {
     /// How calls of DEngine's protocol travel [default: pipelined]
     #[arg(long, value_parser = ["pipelined", "unary"])]
     wire: Option<String>,
-    /// Repetitions of each workload, the systems in turns; the median is reported
+    /// Repetitions of each workload, the systems in turns; the median is reported. Of loads on more
+    /// than a million keys all of one system, which is filled once, and then of the next
     #[arg(long, default_value_t = 1)]
     repeat: u32,
     /// Folder for results and report; the members' data is below it while they run
@@ -297,12 +302,24 @@ impl Options {
         Ok(())
     }
 
-    /// How often each system is started and measured. The embedded one has no other to take turns
-    /// with, so there the tool repeats by itself.
+    /// How often each system is started, filled and measured.
     pub(super) fn rounds(&self, scenario: Scenario) -> u32 {
+        match self.tool_repeats(scenario) {
+            true => 1,
+            false => self.repeat,
+        }
+    }
+
+    /// Whether the tool repeats by itself, on members that run all the time: the embedded system
+    /// has no other to take turns with, and very many keys are written once only.
+    fn tool_repeats(&self, scenario: Scenario) -> bool {
         match scenario {
-            Scenario::Embedded => 1,
-            Scenario::Single | Scenario::Cluster | Scenario::All => self.repeat,
+            Scenario::Embedded => true,
+            Scenario::Single | Scenario::Cluster | Scenario::All => {
+                let many = |task: &Task| task.shape.key_space > KEYS_OF_A_ROUND_MAX;
+                let tool = self.tool(System::Dengine);
+                tool.is_ok_and(|cli| cli.tasks().iter().any(many))
+            }
         }
     }
 
@@ -331,7 +348,8 @@ impl Options {
         }
         if scenario == Scenario::Embedded {
             flags.retain(|flag| OF_A_TARGET.iter().all(|own| !flag.starts_with(own)));
-        } else {
+        }
+        if !self.tool_repeats(scenario) {
             flags.retain(|flag| !flag.starts_with("--repeat"));
         }
         flags
@@ -460,6 +478,21 @@ mod tests {
         );
         assert_eq!(options.title(), "workload seq-put, mixed");
         assert_eq!(options.file_name(), "seq-put-mixed");
+    }
+
+    #[test]
+    fn ten_million_keys_are_written_once_and_measured_several_times() {
+        let repeats = |line: &str| {
+            let options = parse(line).unwrap();
+            let load = options.load_on(System::Etcd, Scenario::Cluster);
+            let tool = load.contains(&"--repeat=5".to_owned());
+            (options.rounds(Scenario::Cluster), tool)
+        };
+        assert_eq!(repeats("--profile growth --repeat 5"), (1, true));
+        assert_eq!(repeats("--workload growth/mixed --repeat 5"), (1, true));
+        let fewer = "--workload growth/mixed --bench-arg=--key-space=1000000 --repeat 5";
+        assert_eq!(repeats(fewer), (5, false));
+        assert_eq!(repeats("--profile extra --repeat 5"), (5, false));
     }
 
     #[test]
