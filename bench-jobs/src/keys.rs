@@ -19,7 +19,7 @@ const CHUNK_BYTES_MAX: usize = 64 << 10;
 pub fn space(shape: &Shape) -> u64 {
     match (shape.workload, shape.key_space) {
         // Two clients with one key would be in each other's way.
-        (Workload::Swap, _) => shape.clients.into(),
+        (Workload::Swap | Workload::Seen, _) => shape.clients.into(),
         (_, 0) => shape.total,
         (_, space) => space,
     }

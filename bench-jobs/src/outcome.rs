@@ -338,6 +338,7 @@ pub(crate) mod tests {
             durability: Some("fsync".to_owned()),
             term,
             leader: Some(leader),
+            followers: ["demo-0:4100", "demo-2:4100"].map(str::to_owned).to_vec(),
             members: ["demo-0", "demo-1", "demo-2"].map(str::to_owned).to_vec(),
         }
     }

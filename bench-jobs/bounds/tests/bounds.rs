@@ -68,6 +68,7 @@ async fn connected(protocol: Protocol, endpoints: Vec<String>) -> Target {
         protocol,
         wire: Wire::Unary,
         connections: endpoints.len(),
+        followers: Vec::new(),
         endpoints,
         request_timeout: PATIENCE,
         retry: false,

@@ -77,6 +77,7 @@ impl Cluster {
                 name: config.name.clone(),
                 address: config.advertise_client.clone(),
             }),
+            followers: Vec::new(),
             members: self
                 .members
                 .iter()
@@ -191,6 +192,13 @@ impl Way for Direct {
             } => Ok(succeeded.then_some(revision.0)),
             other => Err(format!("a swap came to {other:?}")),
         }
+    }
+
+    fn get_in_session(
+        &mut self,
+        _: Bytes,
+    ) -> impl Future<Output = Result<Option<Found>, String>> + Send {
+        std::future::ready(Ok(None))
     }
 
     fn watch(&mut self, _: Bytes) -> impl Future<Output = Result<Events, String>> + Send {

@@ -191,6 +191,7 @@ impl<'a> Bench<'a> {
                 Workload::Mixed => Operation::Mixed(fresh, shape.read_percent.unwrap_or(50)),
                 Workload::Watch => Operation::Watch(shape.watches_each()),
                 Workload::Swap => Operation::Swap,
+                Workload::Seen => Operation::Seen,
             },
             clients: u64::from(shape.clients),
             part: Part::WHOLE,
@@ -210,7 +211,7 @@ impl<'a> Bench<'a> {
 }
 
 fn watches(task: &Task) -> bool {
-    task.shape.workload == Workload::Watch
+    matches!(task.shape.workload, Workload::Watch | Workload::Seen)
 }
 
 async fn load(task: &Task, phase: &str, plan: Plan, leader: &Direct) -> Result<Measured> {

@@ -2,7 +2,7 @@
 //! workload comes from.
 
 use crate::profiles::{NamedWorkload, Profile};
-use crate::results::Shape;
+use crate::results::{Shape, Workload};
 
 /// Most pods of a run.
 pub const MAX: u32 = 32;
@@ -11,10 +11,11 @@ pub const PORT: u16 = 4104;
 
 /// How many of the pods a workload comes from. Each of them has at least one connection, and each
 /// connection a client, as with one pod; so a workload of one client comes from the first alone. So
-/// does one with more connections than clients: those carry watches, which belong to a client.
+/// does one with more connections than clients: those carry watches, which belong to a client. And
+/// one that is about more members than the leader: the first pod alone knows which is which.
 #[must_use]
 pub fn loading(pods: u32, shape: &Shape) -> u32 {
-    if shape.connections > shape.clients {
+    if shape.connections > shape.clients || shape.workload == Workload::Seen {
         1
     } else {
         pods.min(shape.connections).max(1)
@@ -50,6 +51,7 @@ mod tests {
             1,
             "all watches are of one client"
         );
+        assert_eq!(loading(4, "extra/par-put-seen"), 1);
         assert_eq!(loading(1, "standard/write"), 1);
     }
 

@@ -47,6 +47,15 @@ pub struct NamedWorkload {
     pub value_size: u32,
     /// The throughput that DEngine sets out to reach, as a multiple of etcd's beside it.
     pub goal: Option<f64>,
+    /// The 99th percentile of the latency that DEngine sets out to stay within.
+    pub p99_goal: Option<P99Goal>,
+}
+
+/// What a 99th percentile is held against.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum P99Goal {
+    /// etcd's of the same workload, and so many microseconds more.
+    EtcdAndUs(u64),
 }
 
 /// What each request of a named workload does.
@@ -62,6 +71,8 @@ pub enum Does {
     Watch(u32),
     /// Writes its client's own key, if that is as its last write left it.
     Swap,
+    /// Writes at the leader, and waits until a follower has shown it.
+    Seen,
 }
 
 /// Which keys a named workload uses.
@@ -73,7 +84,7 @@ pub enum Keys {
     OutOf(u64),
 }
 
-use Does::{Get, Mixed, Put, Swap, Watch};
+use Does::{Get, Mixed, Put, Seen, Swap, Watch};
 use Keys::{InOrder, OutOf};
 
 /// The workload that a person means by a name: one of `basic`, or another profile's as
@@ -151,7 +162,7 @@ pub const PROFILES: [Profile; 8] = [
         workload("write",             Put,                200,  1_000,    100_000, OutOf(10_000_000), None),
     ]},
     Profile { name: "extra", about: "what the others leave out: Kubernetes' Lease renewals, values \
-        of 64 KiB and 1 MiB, and 1000 watches of one key", workloads: &[
+        of 64 KiB and 1 MiB, 1000 watches of one key, and how soon followers show a write", workloads: &[
         workload("lease-renewal",     Swap,                10,    100,    100_000, OutOf(100),        Some(5.0)),
         // Few keys, for the disk holds each of them and some history; together 650 MiB are written.
         of_bytes(64 << 10,
@@ -159,6 +170,10 @@ pub const PROFILES: [Profile; 8] = [
         of_bytes(1 << 20,
             workload("put-1m",        Put,                 10,     10,        400, OutOf(40),         None)),
         workload("watch-1000",        Watch(1_000),        10,      1,      1_000, OutOf(1),          None),
+        within(P99Goal::EtcdAndUs(2_000),
+            workload("put-seen",      Seen,                 1,      1,      2_000, OutOf(1),          None)),
+        within(P99Goal::EtcdAndUs(2_000),
+            workload("par-put-seen",  Seen,                10,     10,     10_000, OutOf(10),         None)),
     ]},
 ];
 
@@ -181,6 +196,7 @@ const fn workload(
         key_size: KEY_SIZE,
         value_size: VALUE_SIZE,
         goal,
+        p99_goal: None,
     }
 }
 
@@ -194,6 +210,13 @@ const fn t4(workload: NamedWorkload) -> NamedWorkload {
 const fn of_bytes(value_size: u32, workload: NamedWorkload) -> NamedWorkload {
     NamedWorkload {
         value_size,
+        ..workload
+    }
+}
+
+const fn within(goal: P99Goal, workload: NamedWorkload) -> NamedWorkload {
+    NamedWorkload {
+        p99_goal: Some(goal),
         ..workload
     }
 }
@@ -229,14 +252,15 @@ impl NamedWorkload {
             Mixed(_) => (Workload::Mixed, Some(Linearizable)),
             Watch(_) => (Workload::Watch, None),
             Swap => (Workload::Swap, None),
+            Seen => (Workload::Seen, None),
         };
         let read_percent = match self.does {
             Mixed(percent) => Some(percent),
-            Put | Get(_) | Watch(_) | Swap => None,
+            Put | Get(_) | Watch(_) | Swap | Seen => None,
         };
         let watchers = match self.does {
             Watch(watchers) => (watchers != 1).then_some(watchers),
-            Put | Get(_) | Mixed(_) | Swap => None,
+            Put | Get(_) | Mixed(_) | Swap | Seen => None,
         };
         Shape {
             workload,
@@ -326,6 +350,8 @@ mod tests {
             ("put-64k", (Workload::Put, 65_536, 400), (10, 10, 4_000)),
             ("put-1m", (Workload::Put, 1_048_576, 40), (10, 10, 400)),
             ("watch-1000", (Workload::Watch, 256, 1), (10, 1, 1_000)),
+            ("put-seen", (Workload::Seen, 256, 1), (1, 1, 2_000)),
+            ("par-put-seen", (Workload::Seen, 256, 10), (10, 10, 10_000)),
         ];
         assert_eq!(shapes.collect::<Vec<_>>(), promised);
         let watch = workload_named("extra/watch-1000").unwrap().shape();

@@ -391,6 +391,9 @@ pub enum Workload {
     Watch,
     /// Writes of each client's own key, each only if its last write is still the key's last.
     Swap,
+    /// Writes at the leader, each timed until a follower has shown it: to a watch, and, where the
+    /// system has them, to a session read.
+    Seen,
 }
 
 impl Workload {
@@ -402,6 +405,7 @@ impl Workload {
             Self::Mixed => "mixed",
             Self::Watch => "watch",
             Self::Swap => "swap",
+            Self::Seen => "seen",
         }
     }
 }

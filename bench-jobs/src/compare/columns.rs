@@ -96,10 +96,16 @@ pub fn is_of_etcd(named: &Named) -> bool {
     results.all(|result| result.protocol == Protocol::Etcd)
 }
 
-/// How many times better than etcd a row is meant to be: known if all reports are of one profile,
-/// and of clusters.
+/// How many times better than etcd a row is meant to be: known where [`promised`] is.
 #[must_use]
 pub fn goal(column: &Column, reports: &[Named], row: &Row<'_>) -> Option<f64> {
+    (column.goal)(promised(reports, row)?)
+}
+
+/// The workload of a row with its goals, if they are about these reports: all of them are of one
+/// profile, and of clusters.
+#[must_use]
+pub fn promised(reports: &[Named], row: &Row<'_>) -> Option<&'static NamedWorkload> {
     let mut names = reports.iter().map(|named| named.report.profile.as_deref());
     let first = names.next()??;
     let mut scenarios = reports.iter().map(|named| named.report.scenario.as_deref());
@@ -114,5 +120,5 @@ pub fn goal(column: &Column, reports: &[Named], row: &Row<'_>) -> Option<f64> {
     if results.any(|result| result.durability.as_deref() == Some("memory-first")) {
         return None;
     }
-    (column.goal)(profiles::profile(first)?.workload(row.name)?)
+    profiles::profile(first)?.workload(row.name)
 }

@@ -3,6 +3,7 @@
 
 mod budget;
 pub mod columns;
+mod goals;
 mod latency;
 mod table;
 

@@ -4,7 +4,7 @@ use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 
 use super::columns::{self, Column};
-use super::{Cell, Named, Row, latency, rows};
+use super::{Cell, Named, Row, goals, latency, rows};
 use crate::summary::{self, grouped, heading};
 
 /// One table for each number that at least one report has.
@@ -22,6 +22,7 @@ pub(super) fn render(reports: &[Named]) -> String {
         .any(|cell| cell.result().is_some())
     {
         out += &format!("\nLatency, µs\n{}\n", latency::table(reports, &rows));
+        out += &goals::of_p99(reports, &rows);
     }
     for column in others {
         out += &section(column, reports, &rows);
@@ -45,7 +46,7 @@ fn value(column: &Column, cell: &Cell<'_>) -> Option<f64> {
 }
 
 fn table(column: &Column, reports: &[Named], rows: &[Row<'_>]) -> Table {
-    let goals = goals(column, reports, rows);
+    let goals = times_better(column, reports, rows);
     let mut header = vec!["workload".to_owned(), "conns/clients".to_owned()];
     header.extend(reports.iter().map(|named| named.label.clone()));
     let others = reports.iter().skip(1);
@@ -90,7 +91,7 @@ fn beside(column: &Column, rows: &[Row<'_>]) -> Option<&'static Column> {
 }
 
 /// Goals are about being beside etcd.
-fn goals(column: &Column, reports: &[Named], rows: &[Row<'_>]) -> Option<Vec<Option<f64>>> {
+fn times_better(column: &Column, reports: &[Named], rows: &[Row<'_>]) -> Option<Vec<Option<f64>>> {
     if !reports.iter().skip(1).any(columns::is_of_etcd) {
         return None;
     }

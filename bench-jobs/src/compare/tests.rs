@@ -245,3 +245,29 @@ fn a_ratio_is_written_with_three_digits() {
     let written = [0.5, 9.994, 9.999_999, 10.0, 12.34].map(super::columns::times);
     assert_eq!(written, ["0.50×", "9.99×", "10.0×", "10.0×", "12.3×"]);
 }
+
+#[test]
+fn a_p99_goal_beside_etcd_is_judged() {
+    let of = |protocol, p99| {
+        let mut report = report(protocol, 1_000.0);
+        report.profile = Some("extra".to_owned());
+        report.results.truncate(1);
+        let result = &mut report.results[0];
+        result.name = "put-seen".to_owned();
+        result.latency_us.p99 = p99;
+        report
+    };
+    let text = |own| {
+        let etcd = named("etcd", of(Protocol::Etcd, 3_000));
+        table::render(&[named("DEngine", of(Protocol::Dengine, own)), etcd])
+    };
+    let line = |own, verdict| {
+        format!("put-seen: {own} µs, at most etcd's 3,000 and 2,000 µs more: {verdict}\n")
+    };
+    let kept = text(5_000);
+    assert!(kept.contains(&line("5,000", "reached")), "{kept}");
+    let missed = text(5_001);
+    assert!(missed.contains(&line("5,001", "missed")), "{missed}");
+    let alone = table::render(&[named("DEngine", of(Protocol::Dengine, 1))]);
+    assert!(!alone.contains("Goals"), "{alone}");
+}

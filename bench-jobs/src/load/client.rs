@@ -35,7 +35,7 @@ pub(super) struct Client<W> {
     value: Bytes,
     /// Draws what a mixed load does next.
     dice: Xoshiro256PlusPlus,
-    /// Of a watch load: the watches, and the key that they are for.
+    /// Of a load that watches: the watches, and the key that they are for.
     watched: Option<(Vec<Events>, Bytes)>,
     /// Of a swap load: its key, and the revision that changed that last, if it is known.
     swapped: Option<(Bytes, Option<u64>)>,
@@ -57,18 +57,22 @@ impl<W: Way> Client<W> {
         let At { index, place } = at;
         let mut own = way(place as usize);
         let mut keys = plan.keys.client(index);
-        let watched = match plan.operation {
-            Operation::Watch(watchers) => {
-                let key = keys.nth(index);
-                let first = place * u64::from(watchers);
-                let mut watches = Vec::with_capacity(watchers as usize);
-                // Spread over the connections as clients are.
-                for place in first..first + u64::from(watchers) {
-                    watches.push(way(place as usize).watch(key.clone()).await?);
-                }
-                Some((watches, key))
+        let watchers = match plan.operation {
+            Operation::Watch(watchers) => u64::from(watchers),
+            Operation::Seen => 1,
+            Operation::Put | Operation::Get(_) | Operation::Mixed(..) | Operation::Swap => 0,
+        };
+        let watched = if watchers > 0 {
+            let key = keys.nth(index);
+            let first = place * watchers;
+            let mut watches = Vec::with_capacity(watchers as usize);
+            // Spread over the connections as clients are.
+            for place in first..first + watchers {
+                watches.push(way(place as usize).watch(key.clone()).await?);
             }
-            Operation::Put | Operation::Get(_) | Operation::Mixed(..) | Operation::Swap => None,
+            Some((watches, key))
+        } else {
+            None
         };
         let swapped = if plan.operation == Operation::Swap {
             let key = keys.nth(index);
@@ -135,7 +139,7 @@ impl<W: Way> Client<W> {
                     self.put(number).await
                 }
             }
-            Operation::Watch(_) => self.put_and_see().await,
+            Operation::Watch(_) | Operation::Seen => self.put_and_see().await,
             Operation::Swap => self.swap().await,
         }
     }
@@ -154,6 +158,7 @@ impl<W: Way> Client<W> {
 
     async fn put_and_see(&mut self) -> Result<u64, String> {
         let limit = self.plan.request_timeout;
+        let is_read = self.plan.operation == Operation::Seen;
         let (way, value) = (&mut self.way, &self.value);
         let (watches, key) = self
             .watched
@@ -161,12 +166,20 @@ impl<W: Way> Client<W> {
             .expect("opened with the client of a watch load");
         let seen = async {
             let revision = way.put(key.clone(), value).await?;
-            for watch in watches {
-                watch.until(revision).await?;
+            let delivered = async {
+                for watch in watches {
+                    watch.until(revision).await?;
+                }
+                Ok::<_, String>(())
+            };
+            if is_read {
+                tokio::try_join!(delivered, reads(way, key.clone(), revision))?;
+            } else {
+                delivered.await?;
             }
             Ok(revision)
         };
-        // A write is bounded by the target; what a watch tells of it is not.
+        // Writes and reads are bounded by the target; what a watch tells of them is not.
         let unseen = |_| format!("the watch did not deliver the write within {limit:?}");
         timeout(limit, seen).await.map_err(unseen).flatten()
     }
@@ -183,6 +196,17 @@ impl<W: Way> Client<W> {
         };
         *known = self.way.swap(key.clone(), last, &self.value).await?;
         known.ok_or_else(|| format!("its key was changed by somebody else since revision {last}"))
+    }
+}
+
+/// A session read returns what was written at this revision, where there are such reads.
+async fn reads(way: &mut impl Way, key: Bytes, revision: u64) -> Result<(), String> {
+    match way.get_in_session(key).await? {
+        Some(found) if found.mod_revision < revision => Err(format!(
+            "a session read after the write at revision {revision} returned that of revision {}",
+            found.mod_revision
+        )),
+        Some(_) | None => Ok(()),
     }
 }
 

@@ -47,6 +47,8 @@ pub enum Operation {
     Watch(u32),
     /// Writes its client's own key, unless that was changed since the client did so last.
     Swap,
+    /// Writes its client's own key, and is done when its watch and a session read have shown that.
+    Seen,
 }
 
 /// A load.

@@ -13,7 +13,7 @@ use dengine_bench_model::results::{
 };
 use jiff::Timestamp;
 
-use self::prepare::{Filled, Prepared};
+use self::prepare::{Filled, Prepared, Unsupported};
 use crate::cli::{Cli, Options, Task};
 use crate::cut::Cut;
 use crate::keys::{self, Keys, Order};
@@ -187,6 +187,7 @@ impl<'a> Session<'a> {
             wire: options.wire().unwrap_or_default(),
             endpoints: options.endpoints.clone(),
             connections: 1,
+            followers: Vec::new(),
             request_timeout: options.request_timeout,
             retry: true,
         };
@@ -218,6 +219,9 @@ impl<'a> Session<'a> {
         let prepared = match cut.unless(self.prepare(&mut frame)).await {
             Ok(prepared) => prepared,
             Err(error) => {
+                if let Some(Unsupported(why)) = error.downcast_ref() {
+                    return outcome::unsupported(&frame, why);
+                }
                 frame.finished_at = Timestamp::now();
                 frame.pods = self.pods(&task.shape, None);
                 return outcome::failed(&frame, &format!("{error:#}"));
@@ -310,6 +314,7 @@ impl<'a> Session<'a> {
                 Workload::Mixed => Operation::Mixed(fresh, shape.read_percent.unwrap_or(50)),
                 Workload::Watch => Operation::Watch(shape.watches_each()),
                 Workload::Swap => Operation::Swap,
+                Workload::Seen => Operation::Seen,
             },
             clients: u64::from(shape.clients),
             part: Part::WHOLE,

@@ -1,5 +1,7 @@
 //! Everything before the first request that counts: health, connections, keys to read, warm-up.
 
+use std::error::Error;
+use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -26,6 +28,18 @@ pub(super) struct Prepared {
     pub(super) endpoints: Vec<String>,
 }
 
+/// Why the target cannot do what a workload is about, seen only when it was asked.
+#[derive(Debug)]
+pub(super) struct Unsupported(pub(super) &'static str);
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl Error for Unsupported {}
+
 /// Keys 0 to `keys` were written, the last at `revision`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Filled {
@@ -50,16 +64,21 @@ impl Session<'_> {
         let options = &self.cli.options;
         let before =
             Facts::await_ready(frame.protocol, &options.endpoints, options.ready_timeout).await?;
-        let endpoints = match (options.target_leader, &before.leader) {
+        let shape = frame.shape.clone();
+        let at_leader = options.target_leader || shape.workload == Workload::Seen;
+        let endpoints = match (at_leader, &before.leader) {
             (true, Some(leader)) => vec![leader.address.clone()],
-            (true, None) => bail!("--target-leader: the cluster has no leader"),
+            (true, None) => bail!("the cluster has no leader, and the load is for it"),
             (false, _) => options.endpoints.clone(),
         };
+        let followers = followers(&shape, &before)?;
         frame.before = Some(before);
         self.begin().await?;
-        let shape = frame.shape.clone();
         let part = self.part(&shape);
-        let connect = self.connect(&shape, &endpoints, part);
+        let connect = Connect {
+            followers,
+            ..self.connect(&shape, &endpoints, part)
+        };
         let target = Target::connect(&connect).await.context("connecting")?;
         if let Some(team) = &mut self.team {
             team.connect(&shape, self.task, &endpoints, &self.folder)
@@ -102,7 +121,7 @@ impl Session<'_> {
             }
             // It overwrites what is there.
             Workload::Put => shape.key_space > 0 && known.is_some(),
-            Workload::Watch | Workload::Swap => false,
+            Workload::Watch | Workload::Swap | Workload::Seen => false,
         };
         if stands_on_them {
             frame.settling = self.let_servers_settle().await;
@@ -125,6 +144,7 @@ impl Session<'_> {
             wire: options.wire().unwrap_or_default(),
             endpoints: part.endpoints(endpoints),
             connections: part.share(shape.connections.into()) as usize,
+            followers: Vec::new(),
             request_timeout: options.request_timeout,
             retry: false,
         }
@@ -239,6 +259,19 @@ impl Session<'_> {
             ends_after,
             keys: self.keys(space, shape, Order::Sequential),
             ..self.plan(shape, total)
+        }
+    }
+}
+
+/// The members that must show what is written at the leader, if the workload is about them.
+fn followers(shape: &Shape, facts: &Facts) -> Result<Vec<String>, Unsupported> {
+    match shape.workload {
+        Workload::Seen if facts.followers.is_empty() => {
+            Err(Unsupported("the cluster has no follower"))
+        }
+        Workload::Seen => Ok(facts.followers.clone()),
+        Workload::Put | Workload::Range | Workload::Mixed | Workload::Watch | Workload::Swap => {
+            Ok(Vec::new())
         }
     }
 }

@@ -56,7 +56,7 @@ pub(super) fn needed(tasks: &[Task], folder: usize, repeat: u32) -> Need {
         let last = u64::from(repeat.saturating_sub(1));
         let written = match shape.workload {
             Workload::Put => keys::space(shape).min(shape.total),
-            Workload::Watch | Workload::Swap => u64::from(shape.clients),
+            Workload::Watch | Workload::Swap | Workload::Seen => u64::from(shape.clients),
             Workload::Range | Workload::Mixed => keys::space(shape),
         };
         written + keys::of_repetition(shape, last)
@@ -81,7 +81,7 @@ fn kept(shape: &Shape, repeat: u32) -> u64 {
 
 fn writes(shape: &Shape, repeat: u32) -> u64 {
     let share = match shape.workload {
-        Workload::Put | Workload::Watch | Workload::Swap => 100,
+        Workload::Put | Workload::Watch | Workload::Swap | Workload::Seen => 100,
         Workload::Range => 0,
         Workload::Mixed => 100 - u64::from(shape.read_percent.unwrap_or(50).min(100)),
     };

@@ -139,7 +139,9 @@ pub fn load_in_words(shape: &Shape) -> String {
             "each client watches its own key".to_owned()
         }
         (Workload::Watch, _, _) if shape.clients == 1 => "one key".to_owned(),
-        (Workload::Watch | Workload::Swap, _, _) => "a key for each client".to_owned(),
+        (Workload::Watch | Workload::Swap | Workload::Seen, _, _) => {
+            "a key for each client".to_owned()
+        }
         (_, true, 0) => "sequential keys".to_owned(),
         (_, true, space) => format!("sequential keys out of {}", grouped(space)),
         (_, false, 0) => "each key once in random order".to_owned(),
@@ -164,6 +166,7 @@ pub fn load_in_words(shape: &Shape) -> String {
             }
         },
         Workload::Swap => "swap by revision".to_owned(),
+        Workload::Seen => "put at the leader until a follower shows it".to_owned(),
     };
     let folder = match shape.key_folder_size {
         0 => String::new(),

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use dengine_bench_model::results::{Protocol, ReadConsistency, Wire};
 use dengine_client::proto::MembersResponse;
 use dengine_client::{
-    AdminClient, AdminOptions, Client, ClientOptions, Consistency, Error, Expected, KeyRange,
-    RangeQuery, RetryPolicy, Watch, WatchUpdate,
+    AdminClient, AdminOptions, Client, ClientOptions, Consistency, Error, Expected, GetResult,
+    KeyRange, RangeQuery, RetryPolicy, Watch, WatchUpdate,
 };
 
 use super::{Connect, Facts, Found, Leader, NotDeleted, Room, one_cluster};
@@ -18,6 +18,8 @@ use super::{Connect, Facts, Found, Leader, NotDeleted, Room, one_cluster};
 pub struct Connections {
     client: Client,
     connections: usize,
+    /// Leads to followers alone.
+    followers: Option<Client>,
 }
 
 impl Connections {
@@ -37,24 +39,41 @@ impl Connections {
             },
             ..ClientOptions::default()
         };
-        let client = Client::connect_with(connect.endpoints.iter().cloned(), options).await?;
+        let endpoints = connect.endpoints.iter().cloned();
+        let client = Client::connect_with(endpoints, options.clone()).await?;
+        let followers = match connect.followers.is_empty() {
+            true => None,
+            false => {
+                let followers = connect.followers.iter().cloned();
+                Some(Client::connect_with(followers, options).await?)
+            }
+        };
         Ok(Connections {
             client,
             connections: connect.connections,
+            followers,
         })
     }
 
     pub(super) fn lane(&self, client: usize) -> Lane {
-        Lane(self.client.with_affinity(client % self.connections))
+        let connection = client % self.connections;
+        let followers = self.followers.as_ref();
+        Lane {
+            client: self.client.with_affinity(connection),
+            follower: followers.map(|it| it.with_affinity(connection)),
+        }
     }
 }
 
 /// One client's way to the cluster.
-pub struct Lane(Client);
+pub struct Lane {
+    client: Client,
+    follower: Option<Client>,
+}
 
 impl Lane {
     pub(super) async fn put(&self, key: Bytes, value: Bytes) -> Result<u64, String> {
-        self.0
+        self.client
             .put(key, value)
             .await
             .map(|put| put.header.revision)
@@ -67,16 +86,18 @@ impl Lane {
             ReadConsistency::Lease => Consistency::Lease,
             ReadConsistency::Eventual => Consistency::Eventual,
         };
-        let got = self
-            .0
-            .get(key, consistency)
-            .await
-            .map_err(|error| error.to_string())?;
-        Ok(Found {
-            exists: got.kv.is_some(),
-            mod_revision: got.kv.map_or(0, |kv| kv.mod_revision),
-            revision: got.header.revision,
-        })
+        let got = self.client.get(key, consistency).await;
+        got.map(found).map_err(|error| error.to_string())
+    }
+
+    /// The put of this client comes first, and what the others of its connections have seen.
+    pub(super) async fn get_in_session(&self, key: Bytes) -> Result<Found, String> {
+        let Some(follower) = &self.follower else {
+            return Err("session reads need a follower".to_owned());
+        };
+        follower.saw(self.client.position());
+        let got = follower.get(key, Consistency::Session).await;
+        got.map(found).map_err(|error| error.to_string())
     }
 
     pub(super) async fn swap(
@@ -86,13 +107,13 @@ impl Lane {
         value: Bytes,
     ) -> Result<Option<u64>, String> {
         let expected = Expected::ModRevision(last);
-        let swap = self.0.compare_and_swap(key, expected, value).await;
+        let swap = self.client.compare_and_swap(key, expected, value).await;
         let swap = swap.map_err(|error| error.to_string())?;
         Ok(swap.succeeded.then_some(swap.header.revision))
     }
 
     pub(super) async fn delete(&self, from: Vec<u8>, to: Vec<u8>) -> Result<(), NotDeleted> {
-        let deleted = self.0.delete_range(KeyRange::between(from, to)).await;
+        let deleted = self.client.delete_range(KeyRange::between(from, to)).await;
         deleted.map(|_| ()).map_err(|error| NotDeleted {
             words: error.to_string(),
             is_refused: matches!(error, Error::InvalidRequest { .. }),
@@ -108,14 +129,27 @@ impl Lane {
         let query = RangeQuery::new(KeyRange::between(from, to))
             .keys_only()
             .limit(limit);
-        let found = self.0.range(query).await;
+        let found = self.client.range(query).await;
         let found = found.map_err(|error| error.to_string())?;
         Ok(found.kvs.into_iter().map(|kv| kv.key).collect())
     }
 
     pub(super) async fn watch(&self, key: Bytes) -> Result<Events, String> {
-        let watch = self.0.watch(KeyRange::key(key)).await;
+        let watch = self
+            .follower
+            .as_ref()
+            .unwrap_or(&self.client)
+            .watch(KeyRange::key(key))
+            .await;
         watch.map(Events).map_err(|error| error.to_string())
+    }
+}
+
+fn found(got: GetResult) -> Found {
+    Found {
+        exists: got.kv.is_some(),
+        mod_revision: got.kv.map_or(0, |kv| kv.mod_revision),
+        revision: got.header.revision,
     }
 }
 
@@ -160,6 +194,7 @@ pub(super) async fn facts(endpoints: &[String]) -> anyhow::Result<Facts> {
     let members = admin.members().await.context("members of the cluster")?;
     facts.term = members.term;
     facts.leader = leader(&members);
+    facts.followers = followers(&members);
     facts.members = names(&members);
     Ok(facts)
 }
@@ -173,6 +208,7 @@ pub(super) async fn facts_of_echo(endpoints: &[String]) -> anyhow::Result<Facts>
             wire: Wire::Unary,
             endpoints: vec![endpoint.clone()],
             connections: 1,
+            followers: Vec::new(),
             request_timeout: Duration::from_secs(5),
             retry: false,
         };
@@ -191,6 +227,7 @@ pub(super) async fn facts_of_echo(endpoints: &[String]) -> anyhow::Result<Facts>
         durability: None,
         term: 0,
         leader,
+        followers: Vec::new(),
         members: (0..endpoints.len()).map(name).collect(),
     })
 }
@@ -252,6 +289,13 @@ fn leader(members: &MembersResponse) -> Option<Leader> {
         name: member.name.clone(),
         address: member.client_address.clone(),
     })
+}
+
+fn followers(members: &MembersResponse) -> Vec<String> {
+    let others = members.members.iter().filter(|it| !leads(members, it));
+    let voters = others.filter_map(|progress| progress.member.as_ref().filter(|it| it.voter));
+    let addresses = voters.map(|member| member.client_address.clone());
+    addresses.filter(|address| !address.is_empty()).collect()
 }
 
 fn leads(members: &MembersResponse, progress: &dengine_client::proto::MemberProgress) -> bool {

@@ -13,26 +13,40 @@ use etcd_client::{
 use super::{Connect, Facts, Found, Leader, NotDeleted, one_cluster};
 
 /// Open connections.
-pub struct Connections(Vec<Client>);
+pub struct Connections {
+    clients: Vec<Client>,
+    /// Lead to followers alone; as many as the others, or none.
+    followers: Vec<Client>,
+}
 
 impl Connections {
     pub(super) async fn open(connect: &Connect) -> anyhow::Result<Self> {
-        let mut connections = Vec::with_capacity(connect.connections);
-        for i in 0..connect.connections {
-            let endpoint = &connect.endpoints[i % connect.endpoints.len()];
-            let client = open(endpoint, connect.request_timeout).await?;
-            connections.push(client);
-        }
-        Ok(Connections(connections))
+        Ok(Connections {
+            clients: open_all(connect, &connect.endpoints).await?,
+            followers: match connect.followers.is_empty() {
+                true => Vec::new(),
+                false => open_all(connect, &connect.followers).await?,
+            },
+        })
     }
 
     pub(super) fn lane(&self, client: usize) -> Lane {
-        let connection = &self.0[client % self.0.len()];
+        let of = |clients: &[Client]| clients.get(client % self.clients.len()).cloned();
+        let connection = of(&self.clients).expect("a target has a connection");
         Lane {
             kv: connection.kv_client(),
-            watch: connection.watch_client(),
+            watch: of(&self.followers).unwrap_or(connection).watch_client(),
         }
     }
+}
+
+async fn open_all(connect: &Connect, endpoints: &[String]) -> anyhow::Result<Vec<Client>> {
+    let mut clients = Vec::with_capacity(connect.connections);
+    for i in 0..connect.connections {
+        let endpoint = &endpoints[i % endpoints.len()];
+        clients.push(open(endpoint, connect.request_timeout).await?);
+    }
+    Ok(clients)
 }
 
 async fn open(endpoint: &str, request_timeout: Duration) -> anyhow::Result<Client> {
@@ -212,6 +226,10 @@ pub(super) async fn facts(endpoints: &[String]) -> anyhow::Result<Facts> {
             .map(|url| host_port(url))
             .unwrap_or_default(),
     });
+    let others = listed.members().iter();
+    let others = others.filter(|it| it.id() != leader_id && !it.is_learner());
+    let addresses = others.filter_map(|member| member.client_urls().first());
+    facts.followers = addresses.map(|url| host_port(url)).collect();
     facts.members = listed
         .members()
         .iter()

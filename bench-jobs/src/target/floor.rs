@@ -117,6 +117,7 @@ pub(super) async fn facts(endpoints: &[String]) -> anyhow::Result<Facts> {
         address: endpoints[0].clone(),
     };
     Ok(Facts {
+        followers: Vec::new(),
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         durability: Some("fsync".to_owned()),
         term: 0,

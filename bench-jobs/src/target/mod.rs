@@ -27,6 +27,9 @@ pub struct Connect {
     pub endpoints: Vec<String>,
     /// TCP connections; connection `i` leads to endpoint `i` modulo their number.
     pub connections: usize,
+    /// `host:port` each: where watches and session reads go, over as many connections again. Empty:
+    /// watches go where everything goes, and there are no session reads.
+    pub followers: Vec<String>,
     /// Longest time of one request.
     pub request_timeout: Duration,
     /// Repeat what was not served. Never while measuring: there, each failure counts.
@@ -131,7 +134,17 @@ pub trait Way: Send + 'static {
         value: &Bytes,
     ) -> impl Future<Output = Result<Option<u64>, String>> + Send;
 
-    /// Watches a key from now on.
+    /// Reads a key at a follower, no older than what was written on this way. `None` if the system
+    /// has no such reads.
+    ///
+    /// # Errors
+    /// In words, for the summary.
+    fn get_in_session(
+        &mut self,
+        key: Bytes,
+    ) -> impl Future<Output = Result<Option<Found>, String>> + Send;
+
+    /// Watches a key from now on; at a follower, if the target was connected with some.
     ///
     /// # Errors
     /// In words, for the summary.
@@ -229,6 +242,14 @@ impl Way for Lane {
         }
     }
 
+    async fn get_in_session(&mut self, key: Bytes) -> Result<Option<Found>, String> {
+        match self {
+            Lane::Dengine(lane) => lane.get_in_session(key).await.map(Some),
+            Lane::Etcd(_) => Ok(None),
+            Lane::Floor(_) => Err(NO_KEYS.to_owned()),
+        }
+    }
+
     async fn watch(&mut self, key: Bytes) -> Result<Events, String> {
         Ok(match self {
             Lane::Dengine(lane) => Events::Dengine(Box::new(lane.watch(key).await?)),
@@ -270,6 +291,8 @@ pub struct Facts {
     pub term: u64,
     /// Who leads.
     pub leader: Option<Leader>,
+    /// The other voters' addresses for clients.
+    pub followers: Vec<String>,
     /// Names of all members.
     pub members: Vec<String>,
 }

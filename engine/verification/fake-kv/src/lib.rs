@@ -138,7 +138,11 @@ impl Peer {
 
     /// Behaves so under load.
     pub async fn under(load: Load) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::loaded(TcpListener::bind("127.0.0.1:0").await.unwrap(), load)
+    }
+
+    /// The same, on a port of the caller's.
+    pub fn loaded(listener: TcpListener, load: Load) -> Self {
         let peer = Self::serving(listener, [], load, Self::alone());
         peer.state.lock().unwrap().live = Some(Vec::new());
         peer

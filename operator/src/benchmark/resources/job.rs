@@ -253,7 +253,7 @@ fn shape(spec: &DEngineBenchmarkSpec, workload: Workload) -> Vec<String> {
 fn reads_and_watches(spec: &DEngineBenchmarkSpec, workload: Workload) -> Vec<String> {
     let consistency = spec.consistency.map(ReadConsistency::as_str);
     match workload {
-        Workload::Put | Workload::Swap => Vec::new(),
+        Workload::Put | Workload::Swap | Workload::Seen => Vec::new(),
         Workload::Range => vec![format!("--consistency={}", consistency.unwrap_or("l"))],
         Workload::Mixed => {
             let consistency = consistency.map(|it| format!("--read-consistency={it}"));
@@ -277,6 +277,7 @@ fn command(workload: Workload) -> Vec<String> {
                 format!("--workload={}", workload.as_str()),
             ]
         }
+        Workload::Seen => vec!["run".to_owned(), "--workload=extra/put-seen".to_owned()],
     }
 }
 
@@ -306,6 +307,8 @@ mod tests {
         );
         let swap = benchmark("{workload: swap, target: {clusterRef: {name: demo}}}");
         assert_eq!(args(&swap)[0], "swap");
+        let seen = benchmark("{workload: seen, target: {clusterRef: {name: demo}}}");
+        assert_eq!(args(&seen)[..2], ["run", "--workload=extra/put-seen"]);
     }
 
     #[test]
