@@ -184,6 +184,7 @@ pub fn result(frame: &Frame, measured: &Measured, spent: Option<&Spent>) -> RunR
         warm_up_seconds: frame.warm_up_seconds,
         preload: frame.preload,
         settling: frame.settling,
+        listing: None,
         node: frame.node.clone(),
     }
 }
@@ -361,6 +362,7 @@ pub(crate) mod tests {
                 sequential_keys: false,
                 read_percent: None,
                 watchers: None,
+                listers: None,
                 rate: None,
             },
             target_leader: false,

@@ -127,8 +127,9 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
     (self.pods <= self.connections && self.connections <= self.clients)")
     .message("with several pods, pods must be at most connections and connections at most clients: \
         each pod has a connection of its own, and each connection a client"))]
-#[x_kube(validation = Rule::new("self.pods == 1 || !has(self.workload) || self.workload != 'seen'")
-    .message("the workload seen comes from one pod"))]
+#[x_kube(validation = Rule::new("self.pods == 1 || !has(self.workload) || \
+    !(self.workload in ['seen', 'list'])")
+    .message("the workloads seen and list come from one pod"))]
 #[x_kube(validation = Rule::new("!has(self.watchers) || self.clients * self.watchers <= 100000")
     .message("clients times watchers must be at most 100000"))]
 #[x_kube(validation = Rule::new("self.total >= self.clients")
@@ -158,7 +159,8 @@ pub struct DEngineBenchmarkSpec {
     /// One workload with the parameters below: put writes keys, range reads them one at a time,
     /// mixed does both, watch receives the events of its own writes, swap writes each client's own
     /// key by its revision, as holders of a Lease of Kubernetes do, seen writes at the leader until
-    /// a follower shows it.
+    /// a follower shows it, list writes while a client lists all keys, a million unless `keySpace`
+    /// says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
     /// An etcd that is measured right after the cluster, by the same tool in the same place with

@@ -15,8 +15,8 @@ const HIDDEN: [&str; 2] = ["conns", "key_prefix"];
 /// Measure three members inside this process, without a network between them and the load
 ///
 /// Takes the workloads, the flags of the load and the files of `dengine-bench run`, and measures
-/// the profile standard by default. Workloads that watch are a matter of the server: they are not
-/// measured here.
+/// the profile standard by default. Workloads that watch, or list all keys page by page, are a
+/// matter of the server: they are not measured here.
 #[derive(Parser, Debug)]
 #[command(name = "dengine-bench-embedded", version)]
 pub(crate) struct Cli {

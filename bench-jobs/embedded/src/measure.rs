@@ -18,8 +18,8 @@ use crate::syncs::Syncs;
 
 /// For watches, which no embedded load has.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Why there are none.
-const WATCHES: &str = "watches are a matter of the server";
+/// Why some workloads are not measured here.
+const OF_THE_SERVER: &str = "watches and lists in pages are a matter of the server";
 /// Clients that write the keys which are read later.
 const FILLING_CLIENTS: u64 = 256;
 
@@ -49,13 +49,13 @@ impl<'a> Bench<'a> {
     pub(crate) async fn measure_all(mut self) -> Result<Vec<RunResult>> {
         let tasks = self.cli.run.tasks(&self.cli.load);
         ensure!(
-            !tasks.iter().all(watches),
-            "{WATCHES}: measure them with dengine-bench"
+            !tasks.iter().all(is_of_the_server),
+            "{OF_THE_SERVER}: measure them with dengine-bench"
         );
         let mut results = Vec::new();
         for task in &tasks {
-            if watches(task) {
-                results.push(outcome::unsupported(&self.frame(task)?, WATCHES));
+            if is_of_the_server(task) {
+                results.push(outcome::unsupported(&self.frame(task)?, OF_THE_SERVER));
                 continue;
             }
             results.push(
@@ -186,7 +186,7 @@ impl<'a> Bench<'a> {
         let fresh = shape.consistency.unwrap_or(ReadConsistency::Linearizable);
         Plan {
             operation: match shape.workload {
-                Workload::Put => Operation::Put,
+                Workload::Put | Workload::List => Operation::Put,
                 Workload::Range => Operation::Get(fresh),
                 Workload::Mixed => Operation::Mixed(fresh, shape.read_percent.unwrap_or(50)),
                 Workload::Watch => Operation::Watch(shape.watches_each()),
@@ -210,8 +210,11 @@ impl<'a> Bench<'a> {
     }
 }
 
-fn watches(task: &Task) -> bool {
-    matches!(task.shape.workload, Workload::Watch | Workload::Seen)
+fn is_of_the_server(task: &Task) -> bool {
+    matches!(
+        task.shape.workload,
+        Workload::Watch | Workload::Seen | Workload::List
+    )
 }
 
 async fn load(task: &Task, phase: &str, plan: Plan, leader: &Direct) -> Result<Measured> {

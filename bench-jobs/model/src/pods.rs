@@ -12,10 +12,12 @@ pub const PORT: u16 = 4104;
 /// How many of the pods a workload comes from. Each of them has at least one connection, and each
 /// connection a client, as with one pod; so a workload of one client comes from the first alone. So
 /// does one with more connections than clients: those carry watches, which belong to a client. And
-/// one that is about more members than the leader: the first pod alone knows which is which.
+/// one with a part that is not divided: members that show a write, or clients that list all keys.
 #[must_use]
 pub fn loading(pods: u32, shape: &Shape) -> u32 {
-    if shape.connections > shape.clients || shape.workload == Workload::Seen {
+    if shape.connections > shape.clients
+        || matches!(shape.workload, Workload::Seen | Workload::List)
+    {
         1
     } else {
         pods.min(shape.connections).max(1)
@@ -52,6 +54,7 @@ mod tests {
             "all watches are of one client"
         );
         assert_eq!(loading(4, "extra/par-put-seen"), 1);
+        assert_eq!(loading(4, "extra/list-while-writing"), 1);
         assert_eq!(loading(1, "standard/write"), 1);
     }
 

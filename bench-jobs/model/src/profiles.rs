@@ -41,6 +41,8 @@ pub struct NamedWorkload {
     pub total: u64,
     /// Which keys are used.
     pub keys: Keys,
+    /// Requests wanted per second over all clients; `None`: as fast as the answers come.
+    pub rate: Option<f64>,
     /// Bytes of each key.
     pub key_size: u32,
     /// Bytes of each value.
@@ -56,6 +58,8 @@ pub struct NamedWorkload {
 pub enum P99Goal {
     /// etcd's of the same workload, and so many microseconds more.
     EtcdAndUs(u64),
+    /// Its own of the workload of this name in the same profile, so many times.
+    Times(f64, &'static str),
 }
 
 /// What each request of a named workload does.
@@ -73,6 +77,8 @@ pub enum Does {
     Swap,
     /// Writes at the leader, and waits until a follower has shown it.
     Seen,
+    /// Writes keys that are there, while so many clients list all of them.
+    List(u32),
 }
 
 /// Which keys a named workload uses.
@@ -84,7 +90,7 @@ pub enum Keys {
     OutOf(u64),
 }
 
-use Does::{Get, Mixed, Put, Seen, Swap, Watch};
+use Does::{Get, List, Mixed, Put, Seen, Swap, Watch};
 use Keys::{InOrder, OutOf};
 
 /// The workload that a person means by a name: one of `basic`, or another profile's as
@@ -162,7 +168,8 @@ pub const PROFILES: [Profile; 8] = [
         workload("write",             Put,                200,  1_000,    100_000, OutOf(10_000_000), None),
     ]},
     Profile { name: "extra", about: "what the others leave out: Kubernetes' Lease renewals, values \
-        of 64 KiB and 1 MiB, 1000 watches of one key, and how soon followers show a write", workloads: &[
+        of 64 KiB and 1 MiB, 1000 watches of one key, how soon followers show a write, and \
+        writes while a million keys are listed", workloads: &[
         workload("lease-renewal",     Swap,                10,    100,    100_000, OutOf(100),        Some(5.0)),
         // Few keys, for the disk holds each of them and some history; together 650 MiB are written.
         of_bytes(64 << 10,
@@ -174,6 +181,11 @@ pub const PROFILES: [Profile; 8] = [
             workload("put-seen",      Seen,                 1,      1,      2_000, OutOf(1),          None)),
         within(P99Goal::EtcdAndUs(2_000),
             workload("par-put-seen",  Seen,                10,     10,     10_000, OutOf(10),         None)),
+        // The last, for the members hold a million keys from then on.
+        at_rate(1_000.0,
+            workload("paced-write",   List(0),             10,     10,     30_000, OutOf(1_000_000),  None)),
+        within(P99Goal::Times(2.0, "paced-write"), at_rate(1_000.0,
+            workload("list-while-writing", List(1),        10,     10,     30_000, OutOf(1_000_000),  None))),
     ]},
 ];
 
@@ -193,6 +205,7 @@ const fn workload(
         clients,
         total,
         keys,
+        rate: None,
         key_size: KEY_SIZE,
         value_size: VALUE_SIZE,
         goal,
@@ -210,6 +223,13 @@ const fn t4(workload: NamedWorkload) -> NamedWorkload {
 const fn of_bytes(value_size: u32, workload: NamedWorkload) -> NamedWorkload {
     NamedWorkload {
         value_size,
+        ..workload
+    }
+}
+
+const fn at_rate(per_second: f64, workload: NamedWorkload) -> NamedWorkload {
+    NamedWorkload {
+        rate: Some(per_second),
         ..workload
     }
 }
@@ -253,14 +273,19 @@ impl NamedWorkload {
             Watch(_) => (Workload::Watch, None),
             Swap => (Workload::Swap, None),
             Seen => (Workload::Seen, None),
+            List(_) => (Workload::List, None),
         };
         let read_percent = match self.does {
             Mixed(percent) => Some(percent),
-            Put | Get(_) | Watch(_) | Swap | Seen => None,
+            Put | Get(_) | Watch(_) | Swap | Seen | List(_) => None,
         };
         let watchers = match self.does {
             Watch(watchers) => (watchers != 1).then_some(watchers),
-            Put | Get(_) | Mixed(_) | Swap | Seen => None,
+            Put | Get(_) | Mixed(_) | Swap | Seen | List(_) => None,
+        };
+        let listers = match self.does {
+            List(listers) => (listers != 1).then_some(listers),
+            Put | Get(_) | Mixed(_) | Watch(_) | Swap | Seen => None,
         };
         Shape {
             workload,
@@ -278,7 +303,8 @@ impl NamedWorkload {
             sequential_keys: self.keys == InOrder,
             read_percent,
             watchers,
-            rate: None,
+            listers,
+            rate: self.rate,
         }
     }
 }
@@ -352,10 +378,36 @@ mod tests {
             ("watch-1000", (Workload::Watch, 256, 1), (10, 1, 1_000)),
             ("put-seen", (Workload::Seen, 256, 1), (1, 1, 2_000)),
             ("par-put-seen", (Workload::Seen, 256, 10), (10, 10, 10_000)),
+            (
+                "paced-write",
+                (Workload::List, 256, 1_000_000),
+                (10, 10, 30_000),
+            ),
+            (
+                "list-while-writing",
+                (Workload::List, 256, 1_000_000),
+                (10, 10, 30_000),
+            ),
         ];
         assert_eq!(shapes.collect::<Vec<_>>(), promised);
         let watch = workload_named("extra/watch-1000").unwrap().shape();
         assert_eq!(watch.watches_each(), 1_000);
+        let listed = ["paced-write", "list-while-writing"].map(|name| {
+            let shape = profile("extra").unwrap().workload(name).unwrap().shape();
+            (shape.listers_beside(), shape.rate)
+        });
+        assert_eq!(listed, [(0, Some(1_000.0)), (1, Some(1_000.0))]);
+    }
+
+    #[test]
+    fn a_goal_is_held_against_a_workload_of_its_profile() {
+        for profile in &PROFILES {
+            for workload in profile.workloads {
+                if let Some(P99Goal::Times(_, other)) = workload.p99_goal {
+                    assert!(profile.workload(other).is_some(), "{}", workload.name);
+                }
+            }
+        }
     }
 
     #[test]

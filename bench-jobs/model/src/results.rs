@@ -189,6 +189,9 @@ pub struct RunResult {
     /// on the same machine and were named. Not part of the other numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settling: Option<Settling>,
+    /// How often all keys were listed meanwhile, and how long that took, in a list workload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listing: Option<Listing>,
     /// Node that the load came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemars", schemars(length(max = 253)))]
@@ -241,6 +244,21 @@ pub struct Settling {
     pub total_seconds: f64,
     /// Whether the servers were idle in the end; if not, the wait was given up.
     pub idle: bool,
+}
+
+/// Lists of all keys beside a load, each of them page by page at one revision.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Listing {
+    /// Keys of each list.
+    pub keys: u64,
+    /// Lists that came to their end, of all clients that list.
+    pub lists: u64,
+    /// Mean time of one.
+    pub seconds_avg: f64,
+    /// Longest time of one.
+    pub seconds_max: f64,
 }
 
 /// Repetitions of one workload.
@@ -394,6 +412,8 @@ pub enum Workload {
     /// Writes at the leader, each timed until a follower has shown it: to a watch, and, where the
     /// system has them, to a session read.
     Seen,
+    /// Writes on a filled key space, beside clients that list all of it, page by page.
+    List,
 }
 
 impl Workload {
@@ -406,6 +426,7 @@ impl Workload {
             Self::Watch => "watch",
             Self::Swap => "swap",
             Self::Seen => "seen",
+            Self::List => "list",
         }
     }
 }
@@ -478,6 +499,10 @@ pub struct Shape {
     /// Watches of each client's key in a watch workload; absent for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watchers: Option<u32>,
+    /// Clients that list every key, over and over, beside those that write, in a list workload;
+    /// absent for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listers: Option<u32>,
     /// Requests that are wanted in each second, over all clients, whether or not earlier ones were
     /// answered. Without it each client wants its next one when its last one was answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -489,6 +514,20 @@ impl Shape {
     #[must_use]
     pub fn watches_each(&self) -> u32 {
         self.watchers.unwrap_or(1)
+    }
+
+    /// Clients that list every key beside those that send the requests.
+    #[must_use]
+    pub fn listers_beside(&self) -> u32 {
+        match self.workload {
+            Workload::List => self.listers.unwrap_or(1),
+            Workload::Put
+            | Workload::Range
+            | Workload::Mixed
+            | Workload::Watch
+            | Workload::Swap
+            | Workload::Seen => 0,
+        }
     }
 }
 

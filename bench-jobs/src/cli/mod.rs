@@ -178,6 +178,10 @@ pub struct OwnArgs {
     /// of them have told of it [default: 1, and 100 for watch-fan-out]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub watchers: Option<u32>,
+    /// Clients that list every key, over and over, beside those that write, in --workload
+    /// extra/list-while-writing [default: 1, and 0 for extra/paced-write]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub listers: Option<u32>,
 }
 
 /// Flags of `compare` alone.
@@ -362,6 +366,9 @@ impl OwnArgs {
             .map(|own| self.read_percent.unwrap_or(own));
         if let (Workload::Watch, Some(watchers)) = (shape.workload, self.watchers) {
             shape.watchers = (watchers != 1).then_some(watchers);
+        }
+        if let (Workload::List, Some(listers)) = (shape.workload, self.listers) {
+            shape.listers = (listers != 1).then_some(listers);
         }
         shape
     }

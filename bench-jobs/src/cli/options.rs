@@ -338,7 +338,7 @@ impl LoadOptions {
         shape.value_size = self.value_size.unwrap_or(shape.value_size);
         shape.key_space = self.key_space.unwrap_or(shape.key_space);
         shape.sequential_keys |= self.sequential_keys;
-        shape.rate = self.rate;
+        shape.rate = self.rate.or(shape.rate);
         shape
     }
 

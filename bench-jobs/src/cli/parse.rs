@@ -138,6 +138,7 @@ impl RunArgs {
             ("--read-consistency", own.read_consistency.is_some()),
             ("--read-percent", own.read_percent.is_some()),
             ("--watchers", own.watchers.is_some()),
+            ("--listers", own.listers.is_some()),
         ];
         let mut given = flags.into_iter().filter(|(_, given)| *given);
         if let Some(flag) = load.given().or_else(|| given.next().map(|(flag, _)| flag)) {
@@ -162,6 +163,10 @@ impl RunArgs {
         require(
             own.watchers.is_none() || any(|shape| shape.workload == Workload::Watch),
             || "--watchers is about watches: use it with watch or watch-fan-out".to_owned(),
+        )?;
+        require(
+            own.listers.is_none() || any(|shape| shape.workload == Workload::List),
+            || "--listers is about lists: use it with extra/list-while-writing".to_owned(),
         )?;
         let mut names = HashSet::new();
         let twice = tasks.iter().find(|task| !names.insert(&task.name));
@@ -240,6 +245,7 @@ pub(super) fn plain(consistency: Option<ReadConsistency>) -> Shape {
         sequential_keys: false,
         read_percent: None,
         watchers: None,
+        listers: None,
         rate: None,
     }
 }

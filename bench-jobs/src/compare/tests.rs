@@ -271,3 +271,21 @@ fn a_p99_goal_beside_etcd_is_judged() {
     let alone = table::render(&[named("DEngine", of(Protocol::Dengine, 1))]);
     assert!(!alone.contains("Goals"), "{alone}");
 }
+
+#[test]
+fn a_p99_goal_beside_another_workload_is_judged() {
+    let mut report = report(Protocol::Dengine, 1_000.0);
+    report.profile = Some("extra".to_owned());
+    report.results.truncate(2);
+    for (result, (name, p99)) in report
+        .results
+        .iter_mut()
+        .zip([("paced-write", 4_000), ("list-while-writing", 8_001)])
+    {
+        result.name = name.to_owned();
+        result.latency_us.p99 = p99;
+    }
+    let text = table::render(&[named("DEngine", report)]);
+    let line = "list-while-writing: 8,001 µs, at most 2 times the 4,000 of paced-write: missed\n";
+    assert!(text.contains(line), "{text}");
+}

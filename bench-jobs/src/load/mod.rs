@@ -96,6 +96,12 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Notes the failure of what belongs to the load and is none of its requests.
+    pub fn fail(&mut self, error: String) {
+        self.errors += 1;
+        self.first_error.get_or_insert(error);
+    }
+
     /// Requests that were answered or failed.
     #[must_use]
     pub fn requests(&self) -> u64 {

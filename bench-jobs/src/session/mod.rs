@@ -1,5 +1,6 @@
 //! Measures workloads one after the other against one target.
 
+mod lists;
 mod prepare;
 mod space;
 mod tidy;
@@ -9,10 +10,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dengine_bench_model::results::{
-    IdleServers, Pods, Protocol, ReadConsistency, Report, RunResult, Shape, Workload,
+    IdleServers, Listing, Pods, Protocol, ReadConsistency, Report, RunResult, Shape, Workload,
 };
 use jiff::Timestamp;
 
+use self::lists::Lists;
 use self::prepare::{Filled, Prepared, Unsupported};
 use crate::cli::{Cli, Options, Task};
 use crate::cut::Cut;
@@ -281,9 +283,14 @@ impl<'a> Session<'a> {
         let shape = frame.shape.clone();
         let spending = self.servers.start();
         frame.started_at = Timestamp::now();
+        let lists = self.lists(&shape, prepared);
         let load = self.load_together(&shape, Some(repetition), &prepared.target);
-        let (measured, others_cpu, spans) = load.await;
+        let (mut measured, others_cpu, spans) = load.await;
         frame.finished_at = Timestamp::now();
+        let listing = match lists {
+            Some(lists) => self.listed(lists, &mut measured).await,
+            None => None,
+        };
         let mut spent = spending.end();
         if let Ok(spent) = &mut spent {
             spent.client_cpu += others_cpu;
@@ -298,10 +305,29 @@ impl<'a> Session<'a> {
         frame.after = after.ok();
         self.note_filled(&shape, &measured);
         frame.pods = self.pods(&shape, (measured.errors == 0).then_some(&spans));
-        let result = outcome::result(frame, &measured, spent.as_ref().ok());
+        let mut result = outcome::result(frame, &measured, spent.as_ref().ok());
+        result.listing = listing;
         // The next repetition begins where this one ended.
         frame.before.clone_from(&frame.after);
         result
+    }
+
+    /// Begins to list all keys, if that is part of the workload.
+    fn lists(&self, shape: &Shape, prepared: &Prepared) -> Option<Lists> {
+        let target = prepared.listers.as_ref()?;
+        let lanes = (0..shape.listers_beside()).map(|lister| target.lane(lister as usize));
+        Some(Lists::start(lanes, &self.folder, shape))
+    }
+
+    /// What was listed beside a load, which has failed if that has.
+    async fn listed(&self, lists: Lists, measured: &mut Measured) -> Option<Listing> {
+        match self.cut.unless(lists.end()).await {
+            Ok(listing) => listing,
+            Err(error) => {
+                measured.fail(format!("{error:#}"));
+                None
+            }
+        }
     }
 
     fn plan(&self, shape: &Shape, total: u64) -> Plan {
@@ -309,7 +335,7 @@ impl<'a> Session<'a> {
         let seed = self.cli.options.load.seed;
         Plan {
             operation: match shape.workload {
-                Workload::Put => Operation::Put,
+                Workload::Put | Workload::List => Operation::Put,
                 Workload::Range => Operation::Get(fresh),
                 Workload::Mixed => Operation::Mixed(fresh, shape.read_percent.unwrap_or(50)),
                 Workload::Watch => Operation::Watch(shape.watches_each()),

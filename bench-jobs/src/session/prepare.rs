@@ -1,8 +1,8 @@
 //! Everything before the first request that counts: health, connections, keys to read, warm-up.
 
 use std::error::Error;
-use std::fmt;
 use std::time::Duration;
+use std::{fmt, slice};
 
 use anyhow::{Context, bail};
 use dengine_bench_model::results::{Preload, ReadConsistency, Settling, Shape, Workload};
@@ -26,6 +26,8 @@ const SETTLE_POLL: Duration = Duration::from_millis(20);
 pub(super) struct Prepared {
     pub(super) target: Target,
     pub(super) endpoints: Vec<String>,
+    /// Where all keys are listed meanwhile, if they are.
+    pub(super) listers: Option<Target>,
 }
 
 /// Why the target cannot do what a workload is about, seen only when it was asked.
@@ -91,7 +93,32 @@ impl Session<'_> {
         // Asked again, because electing a leader during the preparation harms nobody.
         let before = Facts::await_ready(frame.protocol, &endpoints, options.ready_timeout).await?;
         frame.before = Some(before);
-        Ok(Prepared { target, endpoints })
+        let listers = self.listers(&frame.shape, frame.before.as_ref()).await?;
+        Ok(Prepared {
+            target,
+            endpoints,
+            listers,
+        })
+    }
+
+    /// Connections of their own for clients that list all keys: to the leader, which has the writes
+    /// to see to as well.
+    async fn listers(
+        &self,
+        shape: &Shape,
+        facts: Option<&Facts>,
+    ) -> anyhow::Result<Option<Target>> {
+        if shape.listers_beside() == 0 {
+            return Ok(None);
+        }
+        let leader = facts.and_then(|facts| facts.leader.as_ref());
+        let leader = leader.context("the cluster has no leader to list all keys at")?;
+        let connect = Connect {
+            connections: shape.listers_beside() as usize,
+            ..self.connect(shape, slice::from_ref(&leader.address), Part::WHOLE)
+        };
+        let target = Target::connect(&connect).await.context("connecting")?;
+        Ok(Some(target))
     }
 
     /// The keys that a workload needs are there, and the servers have nothing left to do with them.
@@ -105,7 +132,7 @@ impl Session<'_> {
         let part = self.part(&shape);
         let known = self.filled.filter(|filled| filled.serves(&shape));
         let stands_on_them = match shape.workload {
-            Workload::Range | Workload::Mixed => {
+            Workload::Range | Workload::Mixed | Workload::List => {
                 let filled = match known {
                     Some(filled) => filled,
                     None => {
@@ -270,9 +297,12 @@ fn followers(shape: &Shape, facts: &Facts) -> Result<Vec<String>, Unsupported> {
             Err(Unsupported("the cluster has no follower"))
         }
         Workload::Seen => Ok(facts.followers.clone()),
-        Workload::Put | Workload::Range | Workload::Mixed | Workload::Watch | Workload::Swap => {
-            Ok(Vec::new())
-        }
+        Workload::Put
+        | Workload::Range
+        | Workload::Mixed
+        | Workload::Watch
+        | Workload::Swap
+        | Workload::List => Ok(Vec::new()),
     }
 }
 

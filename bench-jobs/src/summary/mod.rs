@@ -108,6 +108,9 @@ fn write_setup(out: &mut String, result: &RunResult) -> fmt::Result {
     if let Some(settling) = &result.settling {
         line(out, "Settled", &notes::settled(settling))?;
     }
+    if let Some(listing) = &result.listing {
+        line(out, "Beside it", &notes::listed(listing))?;
+    }
     Ok(())
 }
 
@@ -166,6 +169,11 @@ pub fn load_in_words(shape: &Shape) -> String {
             }
         },
         Workload::Swap => "swap by revision".to_owned(),
+        Workload::List => match shape.listers_beside() {
+            0 => "put on keys that are there".to_owned(),
+            1 => "put while a client lists all keys".to_owned(),
+            listers => format!("put while {listers} clients list all keys"),
+        },
         Workload::Seen => "put at the leader until a follower shows it".to_owned(),
     };
     let folder = match shape.key_folder_size {

@@ -134,6 +134,16 @@ impl Lane {
         Ok(found.kvs.into_iter().map(|kv| kv.key).collect())
     }
 
+    pub(super) async fn list(&self, from: Vec<u8>, to: Vec<u8>, page: u32) -> Result<u64, String> {
+        let query = RangeQuery::new(KeyRange::between(from, to)).limit(page);
+        let mut pages = self.client.pages(query);
+        let mut found = 0;
+        while let Some(page) = pages.next().await.map_err(|error| error.to_string())? {
+            found += page.len() as u64;
+        }
+        Ok(found)
+    }
+
     pub(super) async fn watch(&self, key: Bytes) -> Result<Events, String> {
         let watch = self
             .follower

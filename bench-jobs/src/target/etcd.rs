@@ -135,6 +135,32 @@ impl Lane {
         Ok(found.kvs().iter().map(key).collect())
     }
 
+    pub(super) async fn list(
+        &mut self,
+        mut from: Vec<u8>,
+        to: Vec<u8>,
+        page: u32,
+    ) -> Result<u64, String> {
+        let (mut found, mut revision) = (0, 0);
+        loop {
+            let options = GetOptions::new()
+                .with_range(to.clone())
+                .with_limit(page.into())
+                .with_revision(revision);
+            let got = self.kv.get(from, Some(options)).await.map_err(in_words)?;
+            found += got.kvs().len() as u64;
+            if revision == 0 {
+                revision = got
+                    .header()
+                    .map_or(0, etcd_client::ResponseHeader::revision);
+            }
+            match got.kvs().last().filter(|_| got.more()) {
+                Some(last) => from = [last.key(), &[0]].concat(),
+                None => return Ok(found),
+            }
+        }
+    }
+
     pub(super) async fn watch(&mut self, key: Bytes) -> Result<Events, String> {
         let mut events = Events(
             self.watch

@@ -196,6 +196,19 @@ impl Lane {
             Lane::Floor(_) => Err(NO_KEYS.to_owned()),
         }
     }
+
+    /// How many keys lie from `from` to just before `to`, all read with their values, a page at a
+    /// time, as of the revision of the first page.
+    ///
+    /// # Errors
+    /// In words.
+    pub async fn list(&mut self, from: Vec<u8>, to: Vec<u8>, page: u32) -> Result<u64, String> {
+        match self {
+            Lane::Dengine(lane) => lane.list(from, to, page).await,
+            Lane::Etcd(lane) => lane.list(from, to, page).await,
+            Lane::Floor(_) => Err(NO_KEYS.to_owned()),
+        }
+    }
 }
 
 /// Why keys were not deleted.

@@ -1,4 +1,5 @@
-//! Loads of the profile `extra` that are about more members than the one that is written to.
+//! Loads of the profile `extra` that do more than to write: followers show it, or all keys are
+//! listed meanwhile.
 
 use dengine_fake_kv::{Load, Peer};
 
@@ -44,4 +45,54 @@ async fn a_member_alone_has_no_follower() {
     assert_eq!((status, peer.puts()), (0, 0), "{summary}");
     let why = measured.unsupported.as_deref();
     assert_eq!(why, Some("the cluster has no follower"));
+}
+
+#[tokio::test]
+async fn all_keys_are_listed_page_by_page_while_others_write() {
+    let peer = Peer::under(Load::default()).await;
+    let arguments = "run --workload extra/list-while-writing --total 1000 --key-space 1200 \
+                     --rate 2000 --warm-up 0";
+    let (status, measured, summary) = result(&peer.address, arguments).await;
+    assert_eq!((status, measured.requests), (0, 1_000), "{summary}");
+    assert_eq!(measured.preload.unwrap().keys, 1_200);
+    assert!(summary.contains("lists of 1,200 keys"), "{summary}");
+    let listing = measured.listing.unwrap();
+    assert!(listing.keys == 1_200 && listing.lists > 0, "{listing:?}");
+    assert!(listing.seconds_avg <= listing.seconds_max, "{listing:?}");
+    let pages = peer.revisions_of_ranges();
+    assert!(pages.len() as u64 >= 3 * listing.lists, "{pages:?}");
+    let firsts = pages.iter().filter(|revision| **revision == 0).count();
+    assert!(
+        firsts < pages.len(),
+        "later pages are of the first one's revision"
+    );
+}
+
+#[tokio::test]
+async fn without_a_lister_the_same_is_only_written() {
+    let peer = Peer::under(Load::default()).await;
+    let arguments = "run --workload extra/paced-write --total 100 --key-space 200 --warm-up 0";
+    let (status, measured, summary) = result(&peer.address, arguments).await;
+    assert_eq!((status, measured.listing), (0, None), "{summary}");
+    assert_eq!(peer.puts(), 300, "every key, and then the load");
+    let rate = 100.0 / measured.total_seconds;
+    assert!(rate < 1_500.0, "{rate} requests per second");
+}
+
+#[tokio::test]
+async fn a_list_that_lacks_keys_fails_the_run() {
+    let peer = Peer::under(Load::default()).await;
+    let other = peer.clone();
+    let deleting = tokio::spawn(async move {
+        loop {
+            other.loses("00000007");
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    });
+    let arguments = "run --workload extra/list-while-writing --total 50 --key-space 700 \
+                     --warm-up 0 --key-prefix=";
+    let (status, _, summary) = result(&peer.address, arguments).await;
+    deleting.abort();
+    assert_eq!(status, 1, "{summary}");
+    assert!(summary.contains("a list held 699 of 700 keys"), "{summary}");
 }

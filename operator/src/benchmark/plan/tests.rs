@@ -20,6 +20,7 @@ pub(crate) fn result(errors: u64) -> RunResult {
             sequential_keys: false,
             read_percent: None,
             watchers: None,
+            listers: None,
             rate: None,
         },
         unsupported: None,
@@ -51,6 +52,7 @@ pub(crate) fn result(errors: u64) -> RunResult {
         warm_up_seconds: None,
         preload: None,
         settling: None,
+        listing: None,
         node: None,
     }
 }

@@ -253,7 +253,7 @@ fn shape(spec: &DEngineBenchmarkSpec, workload: Workload) -> Vec<String> {
 fn reads_and_watches(spec: &DEngineBenchmarkSpec, workload: Workload) -> Vec<String> {
     let consistency = spec.consistency.map(ReadConsistency::as_str);
     match workload {
-        Workload::Put | Workload::Swap | Workload::Seen => Vec::new(),
+        Workload::Put | Workload::Swap | Workload::Seen | Workload::List => Vec::new(),
         Workload::Range => vec![format!("--consistency={}", consistency.unwrap_or("l"))],
         Workload::Mixed => {
             let consistency = consistency.map(|it| format!("--read-consistency={it}"));
@@ -278,6 +278,10 @@ fn command(workload: Workload) -> Vec<String> {
             ]
         }
         Workload::Seen => vec!["run".to_owned(), "--workload=extra/put-seen".to_owned()],
+        Workload::List => vec![
+            "run".to_owned(),
+            "--workload=extra/list-while-writing".to_owned(),
+        ],
     }
 }
 
@@ -309,6 +313,8 @@ mod tests {
         assert_eq!(args(&swap)[0], "swap");
         let seen = benchmark("{workload: seen, target: {clusterRef: {name: demo}}}");
         assert_eq!(args(&seen)[..2], ["run", "--workload=extra/put-seen"]);
+        let list = benchmark("{workload: list, target: {clusterRef: {name: demo}}}");
+        assert_eq!(args(&list)[1], "--workload=extra/list-while-writing");
     }
 
     #[test]
