@@ -2,9 +2,9 @@
 //!
 //! What may live here: generated code and the constants that both ends of a connection must agree
 //! on, the table of the calls of `Kv` ([`kv_calls`]) and these as types ([`KvCall`]), how messages
-//! are decoded ([`codec`]) and, with the feature `checks`, how they are checked and converted
-//! ([`checks`]). What may not: other behaviour. Retrying belongs to `dengine-client`, serving to
-//! `dengine`.
+//! are decoded ([`codec`]), the trace that a call belongs to ([`trace`]) and, with the feature
+//! `checks`, how they are checked and converted ([`checks`]). What may not: other behaviour.
+//! Retrying belongs to `dengine-client`, serving to `dengine`.
 
 #![warn(missing_docs)]
 
@@ -12,6 +12,7 @@ mod call;
 #[cfg(feature = "checks")]
 pub mod checks;
 pub mod codec;
+pub mod trace;
 
 pub use call::KvCall;
 
@@ -48,6 +49,10 @@ pub const REMOVED_METADATA: &str = "dengine-removed";
 
 /// Request metadata that marks a request as already forwarded once; it is never forwarded again.
 pub const FORWARDED_METADATA: &str = "dengine-forwarded";
+
+/// Request metadata that names the trace of the caller, as W3C Trace Context does; see
+/// [`trace`].
+pub const TRACEPARENT_METADATA: &str = "traceparent";
 
 /// Largest frame of calls or answers on `Kv.Pipeline`, in bytes. A call that is larger is made
 /// alone; an answer that is larger is a frame by itself.

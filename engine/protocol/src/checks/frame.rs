@@ -12,6 +12,7 @@ use tonic::{Code, Status};
 use crate::checks::header::Header;
 use crate::checks::limits::RequestLimits;
 use crate::checks::writes::{self, Mutation, NoAnswer};
+use crate::trace::TraceParent;
 use crate::v1::pipelined_answer::Answer;
 pub use crate::v1::pipelined_call::Call;
 use crate::v1::{
@@ -27,12 +28,14 @@ use crate::{
 const NOT_THEIRS_BYTES_MAX: usize = 64 << 10;
 
 /// What a client says of a call besides the call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// Its name on its stream.
     pub id: u64,
     /// For how long its answer is waited for; 0: as long as the server does.
     pub timeout_ms: u32,
+    /// Its caller's trace, if it names one.
+    pub trace: Option<TraceParent>,
 }
 
 impl Asked {
@@ -109,8 +112,13 @@ impl Calls {
                 id,
                 timeout_ms,
                 call,
+                traceparent,
             } = call;
-            let asked = Asked { id, timeout_ms };
+            let asked = Asked {
+                id,
+                timeout_ms,
+                trace: TraceParent::parse(&traceparent),
+            };
             match call {
                 Some(Call::Get(get)) => calls.add_get(asked, get),
                 Some(Call::Range(range)) => {
@@ -339,6 +347,15 @@ pub fn failed(id: u64, status: &Status) -> PipelinedAnswer {
     found(id, Answer::Error(error))
 }
 
+/// What a call came to that was answered so.
+#[must_use]
+pub fn code(answered: &PipelinedAnswer) -> Code {
+    match &answered.answer {
+        Some(Answer::Error(error)) => Code::from(error.code),
+        _ => Code::Ok,
+    }
+}
+
 /// A call that ended, one way or the other.
 #[inline]
 pub fn framed<C: KvCall>(id: u64, result: Result<C::Answer, Status>) -> PipelinedAnswer {
@@ -523,14 +540,37 @@ mod tests {
     #[test]
     fn nobody_is_served_for_longer_than_they_wait_or_the_server_does() {
         let longest = Duration::from_secs(5);
-        let patience = |timeout_ms| Asked { id: 1, timeout_ms }.patience(longest);
+        let asked = |timeout_ms| Asked {
+            timeout_ms,
+            ..Asked::default()
+        };
+        let patience = |timeout_ms| asked(timeout_ms).patience(longest);
         assert_eq!(patience(0), longest);
         assert_eq!(patience(1), Duration::from_millis(1));
         assert_eq!(patience(u32::MAX), longest);
         // Only who waits for less long than the server ends a call before the server does.
-        let own = |timeout_ms| Asked { id: 1, timeout_ms }.own_patience(longest);
+        let own = |timeout_ms| asked(timeout_ms).own_patience(longest);
         assert_eq!(own(4_999), Some(Duration::from_millis(4_999)));
         assert_eq!([own(0), own(5_000), own(u32::MAX)], [None; 3]);
+    }
+
+    /// One that makes no sense is as good as none.
+    #[test]
+    fn a_call_is_of_the_trace_that_it_names() {
+        let named = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let call = |traceparent: &str| PipelinedCall {
+            call: put("key"),
+            traceparent: traceparent.to_owned(),
+            ..PipelinedCall::default()
+        };
+        let frame = PipelineRequest {
+            calls: [named, "", "nonsense"].map(call).into(),
+            ..PipelineRequest::default()
+        };
+        let calls = Calls::sort(frame, &TEST_LIMITS).unwrap();
+        let traces: Vec<_> = calls.writes.iter().map(|(asked, _)| asked.trace).collect();
+        assert_eq!(traces, [TraceParent::parse(named), None, None]);
+        assert!(traces[0].is_some());
     }
 
     #[test]

@@ -485,6 +485,10 @@ pub struct PipelinedCall {
     /// server waits, which is the most in any case.
     #[prost(uint32, tag = "16")]
     pub timeout_ms: u32,
+    /// The trace that the call belongs to, as a header of that name says it (W3C Trace Context): a
+    /// frame has no headers for each of its calls. Empty: none. What is not of this form is ignored.
+    #[prost(string, tag = "17")]
+    pub traceparent: ::prost::alloc::string::String,
     /// Required.
     #[prost(oneof = "pipelined_call::Call", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
     pub call: ::core::option::Option<pipelined_call::Call>,

@@ -47,7 +47,7 @@ impl Stream {
         let calls = calls.map(|(call, id)| PipelinedCall {
             id,
             call,
-            timeout_ms: 0,
+            ..PipelinedCall::default()
         });
         self.send_frame(PipelineRequest {
             calls: calls.collect(),
@@ -525,6 +525,7 @@ async fn a_call_ends_when_its_client_gives_it_up_or_its_time_is_over() {
         id,
         call: Some(call),
         timeout_ms,
+        ..PipelinedCall::default()
     });
     let begun = std::time::Instant::now();
     stream

@@ -184,7 +184,10 @@ mod tests {
     }
 
     fn asked(id: u64) -> Asked {
-        Asked { id, timeout_ms: 0 }
+        Asked {
+            id,
+            ..Asked::default()
+        }
     }
 
     fn gets(ids: std::ops::Range<u64>) -> Part {

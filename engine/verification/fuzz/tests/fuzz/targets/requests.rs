@@ -245,6 +245,7 @@ fn frames() -> Vec<Vec<u8>> {
             id,
             call: Some(call),
             timeout_ms: 100 * id as u32,
+            ..PipelinedCall::default()
         });
         let frame = PipelineRequest {
             calls: calls.collect(),
