@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use dengine_protocol::trace::TraceParent;
 use dengine_protocol::v1::pipelined_answer::Answer;
 use dengine_protocol::v1::pipelined_call::Call;
 use dengine_protocol::{FRAME_BYTES_MAX, KvCall};
@@ -36,8 +37,8 @@ use self::line::Line;
 use crate::error::rounded;
 use crate::silence::Silence;
 
-/// What a call in a frame takes besides itself: tags, lengths, its id and its time.
-const CALL_OVERHEAD_BYTES: usize = 32;
+/// What a call in a frame takes besides itself: tags, lengths, its id, its time and its trace.
+const CALL_OVERHEAD_BYTES: usize = 96;
 
 /// What a call takes, about, while it waits to leave, besides what is sent of it; whether its
 /// caller stays or not.
@@ -152,6 +153,8 @@ struct Queued {
     claim: Arc<Claim>,
     /// Until when it is waited for.
     until: Option<Instant>,
+    /// Empty: none.
+    traceparent: String,
     /// Dropped with it.
     _counted: Option<Counted>,
 }
@@ -234,7 +237,9 @@ impl Pipe {
         request: C,
         patience: Option<Duration>,
     ) -> Result<C::Answer, PipeError> {
-        let answered = self.call_any(request.framed(), patience, None).await?;
+        let answered = self
+            .call_any(request.framed(), patience, None, None)
+            .await?;
         unframed::<C>(answered)
     }
 
@@ -250,7 +255,7 @@ impl Pipe {
         until: Instant,
         silence: Silence<impl FnOnce()>,
     ) -> Result<Option<C::Answer>, PipeError> {
-        let mut caller = self.begin(request.framed(), Some(patience), None);
+        let mut caller = self.begin(request.framed(), Some(patience), None, None);
         match silence.wait(caller.outcome(), until).await {
             Some(outcome) => outcome.and_then(unframed::<C>).map(Some),
             None if caller.claim.take() => Err(PipeError::not_in_time(patience)),
@@ -260,7 +265,7 @@ impl Pipe {
 
     /// Makes one call of whichever kind. What is too large for a frame has another stream than what
     /// is not: a member that takes nothing as large ends that. What counts it is kept while the
-    /// call waits to leave, whether its caller stays or not.
+    /// call waits to leave, whether its caller stays or not. `trace` is the caller's span.
     ///
     /// # Errors
     /// See [`PipeError`].
@@ -269,8 +274,10 @@ impl Pipe {
         call: Call,
         patience: Option<Duration>,
         counted: Option<Counted>,
+        trace: Option<TraceParent>,
     ) -> Result<Answered, PipeError> {
-        self.begin(call, patience, counted).outcome().await
+        let mut caller = self.begin(call, patience, counted, trace);
+        caller.outcome().await
     }
 
     /// Ends the streams that are open. What has left over them and is not answered may or may not
@@ -287,6 +294,7 @@ impl Pipe {
         call: Call,
         patience: Option<Duration>,
         counted: Option<Counted>,
+        trace: Option<TraceParent>,
     ) -> Caller<'_> {
         let size = Size::of(&call);
         let (sender, outcome) = oneshot::channel();
@@ -296,6 +304,7 @@ impl Pipe {
             caller: sender,
             claim: Arc::clone(&claim),
             until: patience.and_then(|patience| Instant::now().checked_add(patience)),
+            traceparent: trace.map_or_else(String::new, |trace| trace.to_string()),
             _counted: counted,
         };
         self.submit(queued, size);
@@ -391,7 +400,12 @@ mod tests {
             ..PutRequest::default()
         };
         let counted = Arc::new(());
-        let call = pipe.call_any(Call::Put(put), None, Some(Arc::clone(&counted) as Counted));
+        let call = pipe.call_any(
+            Call::Put(put),
+            None,
+            Some(Arc::clone(&counted) as Counted),
+            None,
+        );
         let left = timeout(Duration::from_millis(50), call).await;
         left.expect_err("nobody answers");
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -117,12 +117,19 @@ impl Outbound {
                 id: 0,
                 call: Some(queued.call),
                 timeout_ms: queued.until.map_or(0, timeout_ms),
+                traceparent: queued.traceparent,
             };
             let with_it = bytes + call.encoded_len() + CALL_OVERHEAD_BYTES;
             let is_alone = frame.calls.is_empty() && frame.cancelled.is_empty();
             if with_it > FRAME_BYTES_MAX && !is_alone {
-                let call = call.call.expect("it was put there above");
-                waiting.taken.push_front(Queued { call, ..queued });
+                let PipelinedCall {
+                    call, traceparent, ..
+                } = call;
+                waiting.taken.push_front(Queued {
+                    call: call.expect("it was put there above"),
+                    traceparent,
+                    ..queued
+                });
                 break;
             }
             // Its caller, who is about to leave, has been told that it does not leave.
@@ -178,6 +185,7 @@ mod tests {
             caller,
             claim: Arc::default(),
             until: None,
+            traceparent: String::new(),
             _counted: None,
         };
         (queued, outcome)

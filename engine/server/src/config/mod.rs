@@ -167,6 +167,9 @@ settings! {
         /// more counts; 0 means not set, and with none set, history is kept until a client compacts
         /// it.
         retention: RetentionConfig, RetentionOverrides;
+
+        /// Traces of single writes, for OpenTelemetry.
+        tracing: TracingConfig, TracingOverrides;
     }
 }
 
@@ -389,6 +392,24 @@ settings! {
         /// was live when they began. A put counts as its value, twice its key and some 30 bytes: at
         /// 10,000 a second with values of 256 bytes a quarter of 1 GiB lasts for 78 seconds.
         bytes: u64 = 0;
+    } sections {}
+}
+
+settings! {
+    /// Traces of single writes, for OpenTelemetry: one shows how long each stage took. Only the
+    /// server traces, not a program that embeds a member.
+    TracingConfig, TracingOverrides, "tracing_" {
+        /// Where spans are sent, as OTLP over gRPC without TLS, such as `http://collector:4317`;
+        /// empty: nowhere, and nothing is traced.
+        ///
+        /// A collector that is slow or away costs spans, and nothing else.
+        endpoint: String = String::new();
+
+        /// Part of the writes that are traced, 0 to 1.
+        ///
+        /// A call that says by its `traceparent` whether it is sampled is traced if it is, whatever
+        /// this says. A traced write costs some ten spans.
+        sample_ratio: f64 = 0.001;
     } sections {}
 }
 

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use dengine_log::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_UNIT};
 use dengine_protocol::BATCH_OPERATIONS_MAX;
 use dengine_protocol::checks::RequestLimits;
+use tonic::codegen::http::Uri;
+use tonic::codegen::http::uri::{PathAndQuery, Scheme};
 
 use super::{Config, Limits};
 use crate::telemetry;
@@ -115,6 +117,7 @@ impl Config {
         self.check_log(&mut problems);
         self.check_state(&mut problems);
         self.check_disk(&mut problems);
+        self.check_tracing(&mut problems);
         if let Err(error) = telemetry::filter(&self.log_level) {
             problems.add(error.to_string());
         }
@@ -260,6 +263,37 @@ impl Config {
             )
         });
     }
+
+    fn check_tracing(&self, problems: &mut Problems) {
+        let tracing = &self.tracing;
+        let endpoint = tracing.endpoint.as_str();
+        problems.require(endpoint.is_empty() || is_collector(endpoint), || {
+            format!(
+                "tracing.endpoint is {endpoint:?}: it must be http://HOST:PORT, where a collector \
+                 takes OTLP over gRPC (4317 is usual), or empty"
+            )
+        });
+        problems.require((0.0..=1.0).contains(&tracing.sample_ratio), || {
+            format!(
+                "tracing.sample_ratio is {}: it must be 0 to 1 (0.001 is one write of a thousand)",
+                tracing.sample_ratio
+            )
+        });
+    }
+}
+
+/// Whether a collector may be there: what connects takes no path, and knows no TLS.
+fn is_collector(endpoint: &str) -> bool {
+    let Ok(uri) = endpoint.parse::<Uri>() else {
+        return false;
+    };
+    uri.scheme() == Some(&Scheme::HTTP)
+        && matches!(
+            uri.path_and_query().map(PathAndQuery::as_str),
+            None | Some("/")
+        )
+        && uri.host().is_some_and(|host| !host.is_empty())
+        && uri.port_u16().is_some_and(|port| port != 0)
 }
 
 fn check_requests(limits: &Limits, problems: &mut Problems) {
@@ -499,6 +533,30 @@ mod tests {
         check(|c| c.log.segment_bytes = 8 << 30, &["at most 1073741824"]);
         check(|c| c.min_free_bytes = u64::MAX, &["min_free_bytes"]);
         check(|c| c.log_level = "loud=very".into(), &["log_level"]);
+    }
+
+    #[test]
+    fn a_collector_has_a_host_and_a_port_and_a_ratio_is_a_part_of_one() {
+        for endpoint in ["", "http://collector:4317", "http://[::1]:4317/"] {
+            check(|c| c.tracing.endpoint = endpoint.into(), &[]);
+        }
+        for endpoint in [
+            "collector:4317",
+            "http://collector",
+            "http://:4317",
+            "http://collector:0",
+            "http://collector:4317/v1/traces",
+            "https://collector:4317",
+            "a collector",
+        ] {
+            check(
+                |c| c.tracing.endpoint = endpoint.into(),
+                &["http://HOST:PORT"],
+            );
+        }
+        for ratio in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+            check(|c| c.tracing.sample_ratio = ratio, &["0 to 1"]);
+        }
     }
 
     #[test]

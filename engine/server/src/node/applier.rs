@@ -15,6 +15,7 @@ use super::callers::Committed;
 use super::flusher::FlushTrigger;
 use super::inbox::ToReplica;
 use super::own_entry::tell_if_removed;
+use super::syncs::Syncs;
 use super::waiters::Awaited;
 use super::{clock, metrics};
 use crate::error::Fatal;
@@ -57,6 +58,7 @@ pub(super) struct ApplyThread {
     pub(super) revision: watch::Sender<Revision>,
     pub(super) flush: FlushTrigger,
     pub(super) waiting: Waiting,
+    pub(super) syncs: Syncs,
 }
 
 impl ApplyThread {
@@ -96,7 +98,7 @@ impl ApplyThread {
             let Some(done) = self.applier.work(queued, clock::now)? else {
                 return Ok(());
             };
-            self.callers.answer(done.answers);
+            self.callers.answer(done.answers, start, &self.syncs);
             let applied = done.range;
             for waited in self.waiting.begun(applied.index, start) {
                 ::metrics::histogram!(metrics::APPLY_WAIT_SECONDS).record(waited.as_secs_f64());

@@ -1,11 +1,13 @@
 //! The callers that wait for the replica, by the tokens under which it knows them.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
 
 use dengine_raft::{ApplyJob, Token, Written};
 use dengine_types::Term;
 
 use super::inbox::Reply;
+use super::syncs::Syncs;
 use super::waiters::Awaited;
 use crate::error::RequestError;
 
@@ -92,13 +94,17 @@ impl Committed {
         self.0.extend(callers);
     }
 
-    /// Answers those whose entries are applied. All of these were added, in the same order.
-    pub(super) fn answer(&mut self, answers: Vec<(Token, Written)>) {
+    /// Answers those whose entries are applied, which began at `since`. All of these were added, in
+    /// the same order.
+    pub(super) fn answer(&mut self, answers: Vec<(Token, Written)>, since: Instant, syncs: &Syncs) {
         for (token, written) in answers {
             // An entry that was passed over gets no answer, and must not hold up those behind it.
             while let Some((first, caller)) = self.0.pop_front() {
                 if first == token {
                     if let Some(caller) = caller {
+                        if let Some(trace) = caller.trace() {
+                            trace.applied(since, |batch| syncs.of(batch));
+                        }
                         caller.answer(Ok(written));
                     }
                     break;
@@ -143,8 +149,12 @@ mod tests {
         };
         let mut committed = Committed::default();
         committed.add(callers.of(&job));
-        committed.answer((2..=3).map(|it| (Token(it), written(it))).collect());
-        committed.answer(vec![(Token(4), written(4))]);
+        let (now, syncs) = (Instant::now(), Syncs::default());
+        let answers_of = |tokens: std::ops::RangeInclusive<u64>| {
+            tokens.map(|it| (Token(it), written(it))).collect()
+        };
+        committed.answer(answers_of(2..=3), now, &syncs);
+        committed.answer(answers_of(4..=4), now, &syncs);
         let (answers, _) = answers.take(RequestError::lost);
         let terms: Vec<_> = answers
             .into_iter()

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::inbox::{Inbox, ToReplica};
 use super::log_filler::LogFiller;
 use super::space::Space;
+use super::syncs::Syncs;
 use super::worker::take_turns_in_this_thread;
 use super::{clock, metrics};
 use crate::config::{Config, Durability};
@@ -32,6 +33,9 @@ pub(super) struct LogThread {
     /// Remembers over the end of the process that acknowledged writes may be missing on the disk.
     power: PowerGuard,
     space: Arc<Space>,
+    /// Of the last sync, for the traces of writes.
+    last_sync: Option<(Instant, Instant)>,
+    syncs: Syncs,
     /// It was told that the disk is full.
     told_full: bool,
 }
@@ -42,7 +46,7 @@ impl LogThread {
         replica: Inbox,
         fatal: watch::Sender<Option<Fatal>>,
         power: PowerGuard,
-        space: Arc<Space>,
+        (space, syncs): (Arc<Space>, Syncs),
         config: &Config,
     ) -> Result<Self, StartError> {
         Ok(Self {
@@ -53,6 +57,8 @@ impl LogThread {
             fatal,
             power,
             space,
+            last_sync: None,
+            syncs,
             told_full: false,
         })
     }
@@ -109,12 +115,17 @@ impl LogThread {
     fn sync(&mut self) -> Result<(), LogError> {
         let start = Instant::now();
         self.log.sync()?;
-        ::metrics::histogram!(metrics::LOG_SYNC_SECONDS).record(start.elapsed().as_secs_f64());
+        let end = Instant::now();
+        ::metrics::histogram!(metrics::LOG_SYNC_SECONDS).record((end - start).as_secs_f64());
+        self.last_sync = Some((start, end));
         Ok(())
     }
 
     fn tell(&self, id: AppendId, entries: usize) {
         ::metrics::histogram!(metrics::LOG_BATCH_ENTRIES).record(entries as f64);
+        if let Some(synced) = self.last_sync {
+            self.syncs.note(id, synced);
+        }
         // If the replica is gone, nobody needs to know.
         let _ = self.replica.send(Input::Persisted(id));
     }

@@ -36,6 +36,7 @@ mod space;
 mod stages;
 mod start;
 mod status;
+mod syncs;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod waiters;
@@ -62,6 +63,7 @@ use tokio::sync::watch;
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, LeaderHint, RequestError, StartError};
 use crate::storage::{RocksStore, StoreCounters, StoreStatistics};
+use crate::telemetry::traces::Traces;
 use crate::transport::{self, PeerGate};
 pub(crate) use inbox::{Inbox, PeerStream, SendsTogether, ToReplica};
 use install::Install;
@@ -181,22 +183,25 @@ impl Node {
         requests: impl IntoIterator<Item = kv::Request>,
     ) -> Vec<Result<Written, RequestError>> {
         let requests = requests.into_iter().collect();
-        self.write_held(requests, None, None, None).await.0
+        let traces = Traces::default();
+        self.write_held(requests, None, None, None, traces).await.0
     }
 
     /// As [`Node::write_all`]; they are proposed in turns with those of other clients' addresses.
     /// `held` counts what the writes return, and leaves out what it has no room for. One that its
-    /// waiter has left is not proposed any more.
+    /// waiter has left is not proposed any more. Those of `traces` note when their stages begin.
     pub(crate) async fn write_held(
         &self,
         requests: Vec<kv::Request>,
         from: Option<IpAddr>,
         held: Option<Held>,
         waiters: Option<Arc<Waiters>>,
+        traces: Traces,
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let refused = match (self.other_leader(), self.running()) {
             (None, Ok(running)) => {
-                let (written, held) = running.write_all(requests, from, held, waiters).await;
+                let written = running.write_all(requests, from, held, waiters, traces);
+                let (written, held) = written.await;
                 let written = written.into_iter().map(|it| self.unless_stopped(it));
                 return (written.collect(), held);
             }

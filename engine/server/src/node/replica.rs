@@ -11,7 +11,7 @@ use dengine_log::{LogReader, RealDisk};
 use dengine_raft::channel::Sender;
 use dengine_raft::consensus::{ReplicaState, Role as RaftRole};
 use dengine_raft::replica::{Counts, Replica, Role};
-use dengine_raft::{Divergence, HandOver, Input, LogJob, Output, Token};
+use dengine_raft::{ApplyJob, Divergence, HandOver, Input, LogJob, Output, Token};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::applier::Apply;
@@ -23,6 +23,7 @@ use super::snapshots::Snapshots;
 use super::space::Space;
 use super::stages::Stages;
 use super::status::{Lifecycle, MembersView, NodeStatus, Signals};
+use super::waiters::Awaited;
 use super::worker::{Next, Work};
 use super::{clock, metrics};
 use crate::config::Config;
@@ -154,6 +155,9 @@ impl ReplicaWorker {
                 if let Some(since) = caller.since() {
                     ::metrics::histogram!(metrics::WRITE_WAIT_SECONDS).record(since.elapsed());
                 }
+                if let Some(trace) = caller.trace() {
+                    trace.taken_up();
+                }
                 let token = self.name(|callers, token| callers.write(token, caller));
                 self.handle(Input::Write { token, write });
             }
@@ -214,6 +218,7 @@ impl ReplicaWorker {
             Output::Apply(job) => {
                 let callers = self.callers.of(&job);
                 let since = Instant::now();
+                self.note_committed(&job, &callers, since);
                 let job = Apply {
                     job,
                     callers,
@@ -261,6 +266,19 @@ impl ReplicaWorker {
             }
         }
         ControlFlow::Continue(())
+    }
+
+    /// For those of the writes that are traced.
+    fn note_committed(&self, job: &ApplyJob, callers: &[(Token, Option<Awaited>)], now: Instant) {
+        if self.config.tracing.endpoint.is_empty() {
+            return;
+        }
+        for ((index, _), (_, caller)) in job.awaited.iter().zip(callers) {
+            if let Some(trace) = caller.as_ref().and_then(Awaited::trace) {
+                let batch = self.stages.batch_of(*index);
+                trace.committed(batch.map(|it| (it.id, it.at)), now);
+            }
+        }
     }
 
     /// The cluster goes on without what this member has, so the member ends, and its data directory

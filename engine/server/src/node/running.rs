@@ -26,6 +26,7 @@ use crate::config::{Config, Limits};
 use crate::error::{RequestError, StartError};
 use crate::memory::{self, Use};
 use crate::storage::{OpenStore, RocksStore, StoreStatistics};
+use crate::telemetry::traces::Traces;
 use crate::transport::{Incoming, Introduced, LeaderNow, PeerEntrance};
 use crate::write_bytes::{WriteBytes, of_parts_proposed};
 
@@ -167,13 +168,14 @@ impl Running {
     }
 
     /// Replicates commands. Their permits come back when all are answered, or their callers are
-    /// gone. `held` counts what they return, and bounds it.
+    /// gone. `held` counts what they return, and bounds it; those of `traces` are traced.
     pub(super) async fn write_all(
         &self,
         requests: Vec<kv::Request>,
         from: Option<IpAddr>,
         held: Option<Held>,
         waiters: Option<Arc<Waiters>>,
+        traces: Traces,
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let mut results = Vec::with_capacity(requests.len());
         let (mut admitted, mut permits) = (Vec::with_capacity(requests.len()), None);
@@ -208,7 +210,7 @@ impl Running {
         let mut admitted = admitted.into_iter();
         let propose = |caller: Awaited| {
             let (place, command, _) = admitted.next().expect("one for each reply");
-            let caller = caller.counted(&bytes);
+            let caller = caller.counted(&bytes).traced(traces.get(place));
             let caller = match &waiters {
                 Some(waiters) => caller.by(waiters, place),
                 None => caller,

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use dengine_raft::{LogJob, Output};
+use dengine_raft::{AppendId, LogJob, Output};
 use dengine_types::{Entry, Index};
 
 use super::metrics;
@@ -16,14 +16,25 @@ const BATCHES_MAX: usize = 1024;
 /// Batches that were appended and are not known to be committed.
 #[derive(Debug, Default)]
 pub(super) struct Stages {
-    appended: VecDeque<(Index, Instant)>,
+    appended: VecDeque<Appended>,
+    /// Those that the last commit was of, or the end of: for the traces of their writes.
+    committed: Vec<Appended>,
+}
+
+/// A batch on its way to log and peers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Appended {
+    last: Index,
+    pub(super) id: AppendId,
+    /// When it was handed over.
+    pub(super) at: Instant,
 }
 
 impl Stages {
     /// Takes note of what is about to be carried out.
     pub(super) fn observe(&mut self, output: &Output, now: Instant) {
         match output {
-            Output::Log(LogJob::Append { entries, .. }) => self.append(entries, now),
+            Output::Log(LogJob::Append { id, entries, .. }) => self.append(*id, entries, now),
             Output::Apply(job) => self.commit(&job.entries, now),
             Output::Log(LogJob::TruncatePrefix(_))
             | Output::Send(_)
@@ -44,7 +55,13 @@ impl Stages {
         }
     }
 
-    fn append(&mut self, entries: &[Entry], now: Instant) {
+    /// The batch that an entry was in which was just observed to be committed, if it is remembered.
+    pub(super) fn batch_of(&self, index: Index) -> Option<Appended> {
+        let batches = self.committed.iter().chain(self.appended.front());
+        batches.copied().find(|it| index <= it.last)
+    }
+
+    fn append(&mut self, id: AppendId, entries: &[Entry], now: Instant) {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
             return;
         };
@@ -52,12 +69,16 @@ impl Stages {
         while self
             .appended
             .back()
-            .is_some_and(|(index, _)| *index >= first.index)
+            .is_some_and(|it| it.last >= first.index)
         {
             self.appended.pop_back();
         }
         if self.appended.len() < BATCHES_MAX {
-            self.appended.push_back((last.index, now));
+            self.appended.push_back(Appended {
+                last: last.index,
+                id,
+                at: now,
+            });
         }
     }
 
@@ -65,11 +86,13 @@ impl Stages {
         let Some(last) = entries.last() else {
             return;
         };
-        while let Some((index, since)) = self.appended.front().copied()
-            && index <= last.index
+        self.committed.clear();
+        while let Some(batch) = self.appended.front().copied()
+            && batch.last <= last.index
         {
             self.appended.pop_front();
-            ::metrics::histogram!(metrics::COMMIT_SECONDS).record(now - since);
+            ::metrics::histogram!(metrics::COMMIT_SECONDS).record(now - batch.at);
+            self.committed.push(batch);
         }
     }
 }
@@ -92,30 +115,43 @@ mod tests {
     }
 
     fn open(stages: &Stages) -> Vec<u64> {
-        stages.appended.iter().map(|(index, _)| index.0).collect()
+        stages.appended.iter().map(|it| it.last.0).collect()
     }
 
     #[test]
     fn batches_are_open_until_they_are_committed_or_replaced() {
         let now = Instant::now();
         let mut stages = Stages::default();
-        stages.append(&entries(1..=3), now);
-        stages.append(&entries(4..=5), now);
-        stages.append(&entries(6..=9), now);
+        stages.append(AppendId(1), &entries(1..=3), now);
+        stages.append(AppendId(2), &entries(4..=5), now);
+        stages.append(AppendId(3), &entries(6..=9), now);
         assert_eq!(open(&stages), [3, 5, 9]);
         stages.commit(&entries(1..=4), now);
         assert_eq!(open(&stages), [5, 9], "a part of a batch is not all of it");
-        stages.append(&entries(6..=6), now);
+        stages.append(AppendId(4), &entries(6..=6), now);
         assert_eq!(open(&stages), [5, 6]);
         stages.commit(&entries(5..=6), now);
         assert!(open(&stages).is_empty());
     }
 
     #[test]
+    fn what_is_committed_is_of_the_batch_that_it_was_appended_with() {
+        let now = Instant::now();
+        let mut stages = Stages::default();
+        stages.append(AppendId(1), &entries(1..=3), now);
+        stages.append(AppendId(2), &entries(4..=5), now);
+        stages.append(AppendId(3), &entries(6..=9), now);
+        stages.commit(&entries(2..=7), now);
+        let batch = |index| stages.batch_of(Index(index)).map(|it| it.id.0);
+        assert_eq!([batch(2), batch(4), batch(7)], [Some(1), Some(2), Some(3)]);
+        assert_eq!(batch(10), None);
+    }
+
+    #[test]
     fn what_is_remembered_is_bounded() {
         let mut stages = Stages::default();
         for index in 1..=2 * BATCHES_MAX as u64 {
-            stages.append(&entries(index..=index), Instant::now());
+            stages.append(AppendId(index), &entries(index..=index), Instant::now());
         }
         assert_eq!(stages.appended.len(), BATCHES_MAX);
     }

@@ -32,8 +32,9 @@ use super::snapshots::{Maker, Snapshots};
 use super::space::{HandOvers, Space, ToldLow};
 use super::stages::Stages;
 use super::status::Signals;
+use super::syncs::Syncs;
 use super::worker::worker;
-use crate::config::Config;
+use crate::config::{Config, Durability};
 use crate::error::{Fatal, StartError};
 use crate::storage::{OpenStore, RocksStore, StoreCounters};
 use crate::telemetry::lines::Lines;
@@ -101,6 +102,7 @@ struct Parts<'a> {
     introduced: Introduced,
     incoming: Incoming,
     space: Arc<Space>,
+    syncs: Syncs,
 }
 
 /// Opens log and state machine and starts the threads.
@@ -141,7 +143,12 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     replica.publish();
     let log = parts.log_thread(log)?;
     let flusher = machine.flusher();
-    let Parts { inbox, space, .. } = parts;
+    let Parts {
+        inbox,
+        space,
+        syncs,
+        ..
+    } = parts;
     let applier = ApplyThread {
         own,
         applier: Applier::new(machine),
@@ -151,6 +158,7 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
         revision: start.signals.revision.clone(),
         flush: FlushTrigger::new(flush, start.config.log.flush_bytes),
         waiting: Waiting::default(),
+        syncs,
     };
     let inbox = inbox.queue();
     let mut threads = Threads::new(fatal.clone());
@@ -190,6 +198,7 @@ impl<'a> Parts<'a> {
             introduced: Introduced::default(),
             incoming,
             space,
+            syncs: syncs(&start.config),
         }
     }
 
@@ -284,7 +293,7 @@ impl<'a> Parts<'a> {
             self.inbox.clone(),
             self.start.signals.fatal.clone(),
             self.start.power.clone(),
-            Arc::clone(&self.space),
+            (Arc::clone(&self.space), self.syncs.clone()),
             &self.start.config,
         )
     }
@@ -323,6 +332,14 @@ fn end_when_damaged(machine: &StateMachine<RocksStore>, replica: Sender<ToReplic
         // If the replica is gone, somebody reported before, or a snapshot replaces this state.
         let _ = replica.send(ToReplica::Failed(Fatal::State(error)));
     });
+}
+
+/// For the traces of writes, if there are some, and a write waits for a sync.
+fn syncs(config: &Config) -> Syncs {
+    match (config.tracing.endpoint.as_str(), config.durability) {
+        ("", _) | (_, Durability::MemoryFirst) => Syncs::default(),
+        (_, Durability::Fsync) => Syncs::remembered(),
+    }
 }
 
 fn retention(config: &Config, space: &Space) -> RetentionSetting {

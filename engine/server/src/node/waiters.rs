@@ -11,6 +11,7 @@ use dengine_raft::Written;
 use dengine_raft::replica::WriteReply;
 
 use crate::error::RequestError;
+use crate::telemetry::traces::TracedWrite;
 use crate::write_bytes::Counting;
 
 /// The callers of one group of calls, in their order.
@@ -73,6 +74,8 @@ pub(crate) struct Awaited {
     _counted: Option<Arc<Counting>>,
     /// When it was handed over, if the time that it waits for its turn is measured.
     since: Option<Instant>,
+    /// Notes when its stages begin, if it is one of the few that are traced.
+    trace: Option<Arc<TracedWrite>>,
 }
 
 impl Awaited {
@@ -90,6 +93,19 @@ impl Awaited {
 
     pub(super) fn since(&self) -> Option<Instant> {
         self.since
+    }
+
+    /// It is handed over now, and traced if there is a trace.
+    pub(super) fn traced(mut self, trace: Option<&Arc<TracedWrite>>) -> Self {
+        if let Some(trace) = trace {
+            trace.handed_over(Instant::now());
+            self.trace = Some(Arc::clone(trace));
+        }
+        self
+    }
+
+    pub(super) fn trace(&self) -> Option<&TracedWrite> {
+        self.trace.as_deref()
     }
 
     /// That is kept with it.
@@ -118,6 +134,7 @@ impl From<WriteReply> for Awaited {
             waiter: None,
             _counted: None,
             since: None,
+            trace: None,
         }
     }
 }
@@ -183,6 +200,7 @@ mod tests {
         use dengine_kv::Outcome;
 
         use crate::node::testing::{leading, put};
+        use crate::telemetry::traces::Traces;
 
         let dir = tempfile::tempdir().unwrap();
         let node = leading(dir.path()).await;
@@ -192,7 +210,13 @@ mod tests {
         waiters.cancel(&[3].into());
         let writes = ["late", "awaited", "cancelled"].map(|key| put(key).into());
         let (written, _) = node
-            .write_held(writes.to_vec(), None, None, Some(waiters))
+            .write_held(
+                writes.to_vec(),
+                None,
+                None,
+                Some(waiters),
+                Traces::default(),
+            )
             .await;
         assert!(written[0].is_err() && written[2].is_err(), "{written:?}");
         let outcome = &written[1].as_ref().unwrap().outcome;

@@ -29,6 +29,7 @@ use tonic::{ConnectError, Request, Response, Status};
 use crate::config::Limits;
 use crate::error::{LeaderHint, RequestError};
 use crate::telemetry::metrics as names;
+use crate::telemetry::traces::TracedWrite;
 use crate::write_bytes::{WriteBytes, of_parts_asked};
 
 /// Longest wait for a connection to the leader.
@@ -151,7 +152,7 @@ impl Forwarder {
     /// What to answer a call of `Kv` that writes, and that this member refused with `error`: if
     /// only because another member leads, and the call was not forwarded before, it is made there,
     /// in one stream with all others, where so many bytes of its client may wait. The caller waits
-    /// until `until`, if it says so.
+    /// until `until`, if it says so. A call that is traced here is traced there.
     pub(super) async fn write(
         &self,
         error: RequestError,
@@ -159,6 +160,7 @@ impl Forwarder {
         method: &'static str,
         call: Call,
         until: Option<Instant>,
+        trace: Option<&TracedWrite>,
     ) -> Result<Answered, Status> {
         let leader = to_ask(error, origin)?;
         let link = self.link(&leader.client_address)?;
@@ -175,8 +177,15 @@ impl Forwarder {
         let patience = left.unwrap_or(self.timeout).min(self.timeout);
         // It may wait to leave for longer than its caller waits for it.
         let counted: Counted = Arc::clone(&counting) as _;
-        let answer = link.pipe.call_any(call, Some(patience), Some(counted));
-        match timeout(patience, answer).await {
+        let span = trace.map(TracedWrite::passed_on);
+        let answer = link
+            .pipe
+            .call_any(call, Some(patience), Some(counted), span);
+        let answered = timeout(patience, answer).await;
+        if let Some(trace) = trace {
+            trace.leader_answered();
+        }
+        match answered {
             Ok(Ok(answered)) => Ok(answered),
             Ok(Err(PipeError::Answered(status))) => {
                 Err(self.judge(&status, &leader, Effect::Writes))
@@ -364,7 +373,7 @@ mod tests {
         };
         let from = IpAddr::from([10, 0, 0, 1]);
         Forwarder::new(&limits)
-            .write(error, (origin, from), "Put", Call::Put(put), None)
+            .write(error, (origin, from), "Put", Call::Put(put), None, None)
             .await
             .unwrap_err()
     }
@@ -402,7 +411,7 @@ mod tests {
         };
         let from = (Origin::Client, IpAddr::from([10, 0, 0, 1]));
         let put = Call::Put(PutRequest::default());
-        let write = forwarder.write(error, from, "Put", put, None);
+        let write = forwarder.write(error, from, "Put", put, None, None);
         let unanswered = of_heavy.block_on(write).unwrap_err();
         assert_eq!(unanswered.code(), Code::DeadlineExceeded, "{unanswered}");
         assert_eq!(alive(&of_heavy), 0);
@@ -431,7 +440,7 @@ mod tests {
             };
             let from = (Origin::Client, IpAddr::from([10, 0, 0, client]));
             let error = RequestError::NotLeader { leader };
-            forwarder.write(error, from, "Put", Call::Put(put), None)
+            forwarder.write(error, from, "Put", Call::Put(put), None, None)
         };
         // Counted in this order, before any of them is given up.
         let puts = (0..12).map(|client| put(0, client)).chain([put(1, 12)]);
@@ -488,7 +497,7 @@ mod tests {
         };
         let from = (Origin::Client, IpAddr::from([10, 0, 0, 1]));
         let put = Call::Put(PutRequest::default());
-        let write = forwarder.write(error, from, "Put", put, None);
+        let write = forwarder.write(error, from, "Put", put, None, None);
         let leader = || Some(leads.lock().unwrap().clone());
         let looking = forwarder.clone().give_up_deposed(leader);
         let elects = async {

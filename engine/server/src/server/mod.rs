@@ -67,6 +67,7 @@ use crate::connections::{self, Connections, Http, Incoming, Sources, WhenFull};
 use crate::files::{self, Use};
 use crate::memory;
 use crate::node::Node;
+use crate::telemetry::traces::Tracer;
 
 pub use self::threads::ServerThreads;
 pub use crate::connections::TASKS_BETWEEN_EVENTS;
@@ -106,6 +107,9 @@ const MONITOR_CONNECTIONS_MAX: usize = 64;
 const WATCH_REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Longest that a request on the admin port takes to arrive.
 const ADMIN_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Longest that a member that stops waits for the collector of its spans.
+const LAST_SPANS: Duration = Duration::from_millis(500);
 
 /// Why serving could not begin, or ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -223,8 +227,10 @@ pub async fn serve(
         calls.clone(),
         stop.clone(),
     );
+    let tracer = tracer(&node, config);
+    let with = (forwarder, tracer.clone());
     let clients = ClientServices {
-        kv: kv_service(node, config, forwarder, openers, aside, stop.clone()),
+        kv: kv_service(node, config, with, openers, aside, stop.clone()),
         watch,
         admin: admin.for_clients(),
     };
@@ -236,7 +242,17 @@ pub async fn serve(
         never = deposed => match never {},
     };
     stop.cancel();
+    tracer.end(LAST_SPANS).await;
     served.map(|_| ())
+}
+
+/// What traces writes, and names this member in their spans.
+fn tracer(node: &Node, config: &Config) -> Tracer {
+    let status = node.status_changes();
+    Tracer::start(config, move || {
+        let status = status.borrow();
+        (status.cluster_id, status.member_id)
+    })
 }
 
 /// What clients may call.
@@ -249,14 +265,15 @@ struct ClientServices {
 fn kv_service(
     node: Node,
     config: &Config,
-    forwarder: Forwarder,
+    (forwarder, tracer): (Forwarder, Tracer),
     openers: Openers,
     aside: Aside,
     stop: CancellationToken,
 ) -> KvService {
     let limits = config.limits.clone();
     let gate = Gate::new(&limits);
-    KvService::new(node, limits, forwarder, gate, openers, aside, stop)
+    let with = (gate, tracer);
+    KvService::new(node, limits, forwarder, with, openers, aside, stop)
 }
 
 async fn serve_clients(

@@ -143,6 +143,16 @@ metrics_table! {
     Counter STORE_WRITES_STALLED_MILLISECONDS_TOTAL =
         "dengine_store_writes_stalled_milliseconds_total";
 
+    /// Traces of writes that the collector has taken
+    ///
+    /// With `tracing.endpoint`; each member sends its own part of a trace.
+    Counter TRACES_SENT_TOTAL = "dengine_traces_sent_total";
+
+    /// Traces of writes that were dropped
+    ///
+    /// The collector took them too slowly, or not at all.
+    Counter TRACES_DROPPED_TOTAL = "dengine_traces_dropped_total";
+
     /// Always 1; the label names the version
     ///
     /// Label: [`VERSION`].

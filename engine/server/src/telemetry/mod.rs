@@ -1,4 +1,4 @@
-//! The log lines of a member, and its metrics for Prometheus.
+//! The log lines of a member, its metrics for Prometheus, and traces of its writes ([`traces`]).
 //!
 //! Recording needs only the names in [`metrics`] and [`crate::node::metrics`]; a program that wants
 //! to see the numbers calls [`install_metrics`]. An embedding program brings its own subscriber and
@@ -7,6 +7,7 @@
 pub(crate) mod lines;
 pub mod metrics;
 pub(crate) mod table;
+pub(crate) mod traces;
 
 use std::io::IsTerminal as _;
 

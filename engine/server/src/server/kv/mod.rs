@@ -27,12 +27,13 @@ use std::time::Instant;
 
 use dengine_kv::RANGE_VISIT_KEYS_MAX;
 use dengine_protocol::checks::{Mutation, RequestLimits};
+use dengine_protocol::trace::TraceParent;
 use dengine_protocol::v1::kv_server::Kv;
 use dengine_protocol::v1::{self, OpenSessionRequest, OpenSessionResponse, PipelineRequest};
-use dengine_protocol::{KvCall, LEADER_HINT_METADATA, kv_calls};
+use dengine_protocol::{KvCall, LEADER_HINT_METADATA, TRACEPARENT_METADATA, kv_calls};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use self::catch_up::SessionReads;
 use self::header::Headers;
@@ -49,6 +50,7 @@ use crate::connections::{Connection, OnConnection, Share, Source};
 use crate::memory::{self, Use};
 use crate::node::Node;
 use crate::node::answers::{AnswerBudget, Held};
+use crate::telemetry::traces::{Begun, Parent, TracedWrite, Tracer};
 
 /// Writes that visit ranges, on their way at once. While one is applied every other write waits.
 /// Half of them may be of one address.
@@ -84,6 +86,7 @@ struct Serving {
     /// Of writes that visit ranges.
     range_writes: Turns,
     headers: Headers,
+    tracer: Tracer,
     stop: CancellationToken,
 }
 
@@ -97,7 +100,7 @@ impl KvService {
         node: Node,
         limits: Limits,
         forwarder: Forwarder,
-        gate: Gate,
+        (gate, tracer): (Gate, Tracer),
         openers: Openers,
         aside: Aside,
         stop: CancellationToken,
@@ -123,6 +126,7 @@ impl KvService {
             openers,
             range_writes: Turns::new(RANGE_WRITES_MAX, Share::HALF),
             headers,
+            tracer,
             stop,
         };
         Self {
@@ -146,22 +150,38 @@ impl KvService {
 
     /// Serves a call that changes something.
     async fn write<M: Mutation>(&self, request: Request<M>) -> Answer<M::Answer> {
-        let caller = Caller::of(&request);
+        let traced = self.trace(&request);
+        let caller = Caller::of(&request).traced(traced.as_ref());
         let leader = self.names_leader(&request);
         let Serving { gate, .. } = &*self.serving;
         let proposed = self.serving.propose(request.into_inner(), &caller);
         let passed = gate.pass(M::METHOD, Kind::Write, &caller.source, proposed);
-        passed
-            .await
-            .map(|it| leader.to(counted((it.answer, it.held))))
+        let passed = passed.await;
+        answered(traced, &passed);
+        passed.map(|it| leader.to(counted((it.answer, it.held))))
     }
 
     /// Serves the call that opens a session.
     async fn open(&self, request: Request<OpenSessionRequest>) -> Answer<OpenSessionResponse> {
-        let caller = Caller::of(&request);
+        let traced = self.trace(&request);
+        let caller = Caller::of(&request).traced(traced.as_ref());
         let serving = Arc::clone(&self.serving);
         let opened = serving.open_session(request.into_inner(), caller, None);
-        opened.await.map(Response::new)
+        let opened = opened.await;
+        answered(traced, &opened);
+        opened.map(Response::new)
+    }
+
+    /// Begins to trace a call, if it is sampled.
+    fn trace<M: KvCall>(&self, request: &Request<M>) -> Option<Begun> {
+        let tracer = &self.serving.tracer;
+        tracer.begin(M::METHOD, Instant::now(), || Parent {
+            span: request
+                .metadata()
+                .get(TRACEPARENT_METADATA)
+                .and_then(|it| TraceParent::parse(it.to_str().ok()?)),
+            passed_on: Origin::of(request) == Origin::Member,
+        })
     }
 
     /// Serves a call that changes nothing.
@@ -205,6 +225,8 @@ struct Caller {
     source: Arc<Source>,
     /// Until when it waits, if it says so and it is to be told to the leader.
     until: Option<Instant>,
+    /// If the call is traced.
+    trace: Option<Arc<TracedWrite>>,
 }
 
 impl Caller {
@@ -213,7 +235,20 @@ impl Caller {
             origin: Origin::of(request),
             source: Arc::clone(connection(request).source()),
             until: waits_until(request),
+            trace: None,
         }
+    }
+
+    fn traced(mut self, traced: Option<&Begun>) -> Self {
+        self.trace = traced.map(|it| Arc::clone(it.write()));
+        self
+    }
+}
+
+/// A call was answered, or refused, that may be traced.
+fn answered<T>(traced: Option<Begun>, result: &Result<T, Status>) {
+    if let Some(traced) = traced {
+        traced.answered(result.as_ref().map_or_else(Status::code, |_| Code::Ok));
     }
 }
 

@@ -25,7 +25,7 @@ fn serving(node: Node) -> (Arc<Serving>, Nicer) {
         node,
         limits.clone(),
         Forwarder::new(&limits),
-        Gate::new(&limits),
+        (Gate::new(&limits), Tracer::default()),
         Openers::default(),
         Aside::new(&threads),
         CancellationToken::new(),
@@ -38,6 +38,7 @@ fn caller(last: u8) -> Caller {
         origin: Origin::Client,
         source: Arc::new(Source::new(from(last))),
         until: None,
+        trace: None,
     }
 }
 

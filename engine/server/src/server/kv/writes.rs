@@ -24,6 +24,7 @@ use crate::node::Written;
 use crate::node::answers::Held;
 use crate::server::gate::{Admitted, Kind};
 use crate::storage::RocksStore;
+use crate::telemetry::traces::Traces;
 
 /// What became of a write.
 pub(super) struct Proposed<T> {
@@ -138,7 +139,10 @@ impl Serving {
         let (whose, begun) = (caller.source.address(), Instant::now());
         let others_waited = || self.gate.others_than(whose, begun);
         let held = Some(self.answers.none(whose));
-        let written = self.node.write_held(vec![command], Some(whose), held, None);
+        let traces = Traces::of_one(caller.trace.as_ref());
+        let written = self
+            .node
+            .write_held(vec![command], Some(whose), held, None, traces);
         let (mut written, held) = written.await;
         match written.pop().expect("one answer to one write") {
             Ok(Written {
@@ -198,10 +202,10 @@ impl Serving {
         call: Call,
     ) -> Result<(Answered, Option<Held>), Status> {
         let Caller { origin, until, .. } = *caller;
-        let from = caller.source.address();
+        let (from, trace) = (caller.source.address(), caller.trace.as_deref());
         let forwarded = self
             .forwarder
-            .write(error, (origin, from), method, call, until);
+            .write(error, (origin, from), method, call, until, trace);
         let mut answered = forwarded.await?;
         let held = self.answers.hold(from, answered.answer.encoded_len());
         if held.is_none() {

@@ -23,6 +23,7 @@ use crate::server::forward::Origin;
 use crate::server::gate::{Admitted, Kind};
 use crate::server::kv::range_writes::Cost;
 use crate::server::kv::reads::Read;
+use crate::telemetry::traces::{Begun, Parent, Traces};
 
 /// Calls under way on one stream; a client beyond it waits on its own side.
 const CALLS_PER_STREAM_MAX: usize = 4096;
@@ -211,17 +212,20 @@ impl Pipeline {
         admitted: Admitted,
     ) {
         let waiters = self.waiters(arrived, calls.iter().map(|(asked, _)| asked));
+        let mut traces = Traces::default();
+        let traced = self.trace_all(arrived, &calls, &mut traces);
         let writes = Writes {
             admitted,
             arrived,
             calls,
+            traced,
         };
         let serving = Arc::clone(&self.serving);
         let from = self.caller.source.address();
         self.work(async move {
             let held = Some(serving.answers.none(from));
             let node = &serving.node;
-            let written = node.write_held(commands, Some(from), held, Some(waiters));
+            let written = node.write_held(commands, Some(from), held, Some(waiters), traces);
             let (results, held) = written.await;
             Done::Written(writes, results, held)
         });
@@ -230,15 +234,51 @@ impl Pipeline {
     /// A write that takes more than one step.
     fn write_alone(&mut self, arrived: Instant, asked: Asked, call: Call, admitted: Admitted) {
         let (serving, own) = (Arc::clone(&self.serving), self.own_until(arrived, asked));
+        let traced = self.trace(frame::method(&call), arrived, asked);
         let caller = Caller {
             until: Some(self.until(arrived, asked)),
             ..self.caller.clone()
         };
+        let caller = caller.traced(traced.as_ref());
         self.work_alone(asked.id, async move {
             let written = serving.write_framed(asked.id, call, caller, admitted);
             let (answer, held) = in_time(own, asked.id, written).await;
+            if let Some(traced) = traced {
+                traced.answered(frame::code(&answer));
+            }
             Done::Answered(answer, held)
         });
+    }
+
+    /// Begins to trace a call, if it is sampled: by ratio, unless it names its caller's span, as a
+    /// member does that passes it on.
+    fn trace(&self, method: &'static str, arrived: Instant, asked: Asked) -> Option<Begun> {
+        let passed_on = self.caller.origin == Origin::Member;
+        self.serving.tracer.begin(method, arrived, || Parent {
+            span: asked.trace,
+            passed_on,
+        })
+    }
+
+    /// The same with each of these, which are written together: with the ids of those that are
+    /// traced.
+    fn trace_all(
+        &self,
+        arrived: Instant,
+        calls: &[(Asked, Call)],
+        traces: &mut Traces,
+    ) -> VecDeque<(u64, Begun)> {
+        let mut traced = VecDeque::new();
+        if !self.serving.tracer.is_on() {
+            return traced;
+        }
+        for (place, (asked, call)) in calls.iter().enumerate() {
+            if let Some(begun) = self.trace(frame::method(call), arrived, *asked) {
+                traces.add(place, begun.write());
+                traced.push_back((asked.id, begun));
+            }
+        }
+        traced
     }
 
     fn read<R: Read>(&mut self, arrived: Instant, asked: Asked, request: R, admitted: Admitted) {

@@ -45,13 +45,14 @@ use self::flight::Flight;
 use self::outbound::Outbound;
 use self::waiting::Lines;
 use super::writes::no_answer;
-use super::{Caller, Serving};
+use super::{Caller, Serving, answered};
 use crate::error::RequestError;
 use crate::node::Written;
 use crate::node::answers::Held;
 use crate::node::waiters::Waiters;
 use crate::server::forward::Origin;
 use crate::server::gate::{Admitted, OfStream};
+use crate::telemetry::traces::Begun;
 
 /// How long keys are read before others have their turn on the thread.
 const READ_SLICE: Duration = Duration::from_micros(250);
@@ -106,6 +107,8 @@ struct Writes {
     admitted: Admitted,
     arrived: Instant,
     calls: Vec<(Asked, Call)>,
+    /// Those that are traced, by their ids, in the order of the calls.
+    traced: VecDeque<(u64, Begun)>,
 }
 
 /// Writes that were decided together, from the first that is not answered.
@@ -116,6 +119,16 @@ struct Decided {
     rest: Zip<vec::IntoIter<(Asked, Call)>, vec::IntoIter<WriteResult>>,
     /// What their answers take.
     held: Option<Held>,
+    /// Of the rest.
+    traced: VecDeque<(u64, Begun)>,
+}
+
+impl Decided {
+    /// The next call, if it is traced.
+    fn traced(&mut self, id: u64) -> Option<Begun> {
+        self.traced.front().filter(|(traced, _)| *traced == id)?;
+        self.traced.pop_front().map(|(_, traced)| traced)
+    }
 }
 
 /// Reads of single keys that wait together.
@@ -157,7 +170,7 @@ impl Pipeline {
             while !self.outbound.is_full() {
                 match decided.rest.next() {
                     Some(((asked, call), result)) => {
-                        self.finish_one(&decided, asked, call, result);
+                        self.finish_one(&mut decided, asked, call, result);
                     }
                     None => break,
                 }
@@ -171,8 +184,9 @@ impl Pipeline {
     }
 
     /// Answers a write, or has the leader answer it.
-    fn finish_one(&mut self, decided: &Decided, asked: Asked, call: Call, result: WriteResult) {
+    fn finish_one(&mut self, decided: &mut Decided, asked: Asked, call: Call, result: WriteResult) {
         let id = asked.id;
+        let traced = decided.traced(id);
         let method = frame::method(&call);
         let result = match result {
             Ok(Written { term, outcome, .. }) => {
@@ -190,12 +204,13 @@ impl Pipeline {
                     self.outbound.tell_leader(&leader.client_address);
                     let until = self.until(decided.arrived, asked);
                     let admitted = Arc::clone(&decided.admitted);
-                    return self.forward(admitted, id, until, call, error);
+                    return self.forward(admitted, (id, traced), until, call, error);
                 }
                 Err(request_status(&error))
             }
         };
         decided.admitted.answered(method, code(&result));
+        answered(traced, &result);
         self.outbound
             .answer(result.map_or_else(|status| failed(id, &status), |answer| found(id, answer)));
     }
@@ -203,7 +218,7 @@ impl Pipeline {
     fn forward(
         &mut self,
         admitted: Arc<Admitted>,
-        id: u64,
+        (id, traced): (u64, Option<Begun>),
         until: Instant,
         call: Call,
         error: RequestError,
@@ -213,10 +228,12 @@ impl Pipeline {
             until: Some(until),
             ..self.caller.clone()
         };
+        let caller = caller.traced(traced.as_ref());
         self.work_alone(id, async move {
             let method = frame::method(&call);
             let forwarded = serving.forward(error, &caller, method, call).await;
             admitted.answered(method, code(&forwarded));
+            answered(traced, &forwarded);
             match forwarded {
                 Ok((answered, held)) => Done::Answered(found(id, answered.answer), held),
                 Err(status) => Done::Answered(failed(id, &status), None),
@@ -259,12 +276,14 @@ impl Pipeline {
                     admitted,
                     arrived,
                     calls,
+                    traced,
                 } = writes;
                 self.decided.push_back(Decided {
                     admitted: Arc::new(admitted),
                     arrived,
                     rest: calls.into_iter().zip(results),
                     held,
+                    traced,
                 });
             }
             Done::Fresh(reads, Ok(())) => self.readable.push_back(reads),
