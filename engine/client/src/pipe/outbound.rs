@@ -260,6 +260,36 @@ mod tests {
         assert_eq!(calls(next()), 0);
     }
 
+    /// Also one that waits for the next frame, since it does not fit.
+    #[test]
+    fn a_call_takes_the_name_of_its_trace_along() {
+        let (sender, queue) = unbounded_channel();
+        let mut outbound = outbound(queue);
+        let value = vec![0; FRAME_BYTES_MAX / 2 + 1];
+        let mut callers = Vec::new();
+        for name in ["first", "second"] {
+            let (call, caller) = queued(PutRequest {
+                value: value.clone().into(),
+                ..PutRequest::default()
+            });
+            let traceparent = name.to_owned();
+            let call = Queued {
+                traceparent,
+                ..call
+            };
+            sender.send(News::Call(call)).unwrap();
+            callers.push(caller);
+        }
+        for name in ["first", "second"] {
+            outbound.yielded = true;
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            match Pin::new(&mut outbound).poll_next(&mut context) {
+                Poll::Ready(Some(frame)) => assert_eq!(frame.calls[0].traceparent, name),
+                _ => panic!("there is something to send"),
+            }
+        }
+    }
+
     /// It was given back when the caller left, while the call was in a queue without a bound.
     #[test]
     fn what_counts_a_call_stays_until_it_has_left() {

@@ -212,8 +212,7 @@ impl Pipeline {
         admitted: Admitted,
     ) {
         let waiters = self.waiters(arrived, calls.iter().map(|(asked, _)| asked));
-        let mut traces = Traces::default();
-        let traced = self.trace_all(arrived, &calls, &mut traces);
+        let (traces, traced) = self.trace_all(arrived, &calls);
         let writes = Writes {
             admitted,
             arrived,
@@ -266,11 +265,10 @@ impl Pipeline {
         &self,
         arrived: Instant,
         calls: &[(Asked, Call)],
-        traces: &mut Traces,
-    ) -> VecDeque<(u64, Begun)> {
-        let mut traced = VecDeque::new();
+    ) -> (Traces, VecDeque<(u64, Begun)>) {
+        let (mut traces, mut traced) = (Traces::default(), VecDeque::new());
         if !self.serving.tracer.is_on() {
-            return traced;
+            return (traces, traced);
         }
         for (place, (asked, call)) in calls.iter().enumerate() {
             if let Some(begun) = self.trace(frame::method(call), arrived, *asked) {
@@ -278,7 +276,7 @@ impl Pipeline {
                 traced.push_back((asked.id, begun));
             }
         }
-        traced
+        (traces, traced)
     }
 
     fn read<R: Read>(&mut self, arrived: Instant, asked: Asked, request: R, admitted: Admitted) {
