@@ -26,6 +26,7 @@ mod rests;
 mod sessions;
 mod snapshot;
 mod space;
+mod tracing;
 mod ttl;
 mod watch;
 mod watch_limits;
