@@ -87,6 +87,9 @@ pub struct DEngineClusterSpec {
     /// Settings of the engine, the same for every member.
     #[serde(default)]
     pub engine: Engine,
+    /// Traces of single writes, for OpenTelemetry. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracing: Option<Tracing>,
     /// Where the members may run.
     #[serde(default)]
     pub scheduling: Scheduling,
@@ -212,6 +215,26 @@ pub struct Retention {
     #[schemars(range(min = 0, max = 31_536_000))]
     pub seconds: Option<u64>,
 }
+
+/// Where the members send traces of writes, and of how many.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Tracing {
+    /// A collector that takes OTLP over gRPC without TLS, such as http://collector.monitoring:4317.
+    #[schemars(length(min = 1, max = 512))]
+    #[x_kube(validation = Rule::new(COLLECTOR_RULE)
+        .message("endpoint must be http://HOST:PORT, such as http://collector.monitoring:4317"))]
+    pub endpoint: String,
+    /// Part of the writes that are traced, 0 to 1. A call that says by its `traceparent` whether it
+    /// is sampled is traced if it is, whatever this says. Default: the server's, 0.001.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub sample_ratio: Option<f64>,
+}
+
+/// As strict as the members, which would not start.
+const COLLECTOR_RULE: &str = "self.matches('^http://([-a-zA-Z0-9.]+|\\\\[[0-9a-fA-F:]+\\\\]):\
+    ([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])/?$')";
 
 impl Default for Engine {
     fn default() -> Self {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use dengine_crds::cluster::Engine;
+use dengine_crds::cluster::DEngineClusterSpec;
 use dengine_crds::common::{Scheduling, TopologySpread, WhenUnsatisfiable};
 use dengine_crds::names::{self, annotations};
 use dengine_protocol::{health, ports};
@@ -173,7 +173,7 @@ fn container(cluster: &Cluster) -> Container {
             .image_pull_policy
             .map(|p| p.as_str().to_owned()),
         args: Some(args(cluster)),
-        env: Some(env(&cluster.spec.engine)),
+        env: Some(env(&cluster.spec)),
         ports: Some(vec![
             port("client", ports::CLIENT),
             port("peer", ports::PEER),
@@ -222,7 +222,8 @@ fn args(cluster: &Cluster) -> Vec<String> {
     ]
 }
 
-fn env(engine: &Engine) -> Vec<EnvVar> {
+fn env(spec: &DEngineClusterSpec) -> Vec<EnvVar> {
+    let engine = &spec.engine;
     let set = |name: &str, value: String| EnvVar {
         name: name.to_owned(),
         value: Some(value),
@@ -282,6 +283,11 @@ fn env(engine: &Engine) -> Vec<EnvVar> {
     ];
     let memory = memory.into_iter();
     all.extend(memory.filter_map(|(name, bytes)| Some(set(name, bytes?.to_string()))));
+    if let Some(tracing) = &spec.tracing {
+        all.push(set("DENGINE_TRACING_ENDPOINT", tracing.endpoint.clone()));
+        let ratio = tracing.sample_ratio.map(|it| it.to_string());
+        all.extend(ratio.map(|it| set("DENGINE_TRACING_SAMPLE_RATIO", it)));
+    }
     all
 }
 
@@ -460,6 +466,7 @@ mod tests {
             "{image: other}",
             "{engine: {tickMs: 50}}",
             "{engine: {retention: {seconds: 60}}}",
+            "{tracing: {endpoint: 'http://collector:4317'}}",
             "{resources: {requests: {cpu: 1}}}",
             "{scheduling: {nodeSelector: {disk: fast}}}",
         ] {
@@ -470,7 +477,7 @@ mod tests {
     #[test]
     fn unset_settings_keep_the_servers_default() {
         let names = |spec: &str| -> Vec<String> {
-            let env = env(&cluster_with("demo", spec).spec.engine);
+            let env = env(&cluster_with("demo", spec).spec);
             env.into_iter().map(|variable| variable.name).collect()
         };
         let retains = |names: Vec<String>| names.iter().any(|name| name.contains("RETENTION"));
@@ -493,6 +500,27 @@ mod tests {
             let set = names(&format!("{{engine: {{{spec}}}}}"));
             assert!(set.contains(&name), "{name}");
         }
+    }
+
+    #[test]
+    fn members_send_traces_where_the_spec_says() {
+        let tracing = |spec: &str| -> Vec<(String, Option<String>)> {
+            let env = env(&cluster_with("demo", spec).spec).into_iter();
+            env.filter(|it| it.name.starts_with("DENGINE_TRACING_"))
+                .map(|it| (it.name, it.value))
+                .collect()
+        };
+        assert!(tracing("{}").is_empty());
+        let set = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
+        let endpoint = set("DENGINE_TRACING_ENDPOINT", "http://collector:4317");
+        assert_eq!(
+            tracing("{tracing: {endpoint: 'http://collector:4317'}}"),
+            [endpoint.clone()]
+        );
+        assert_eq!(
+            tracing("{tracing: {endpoint: 'http://collector:4317', sampleRatio: 0.01}}"),
+            [endpoint, set("DENGINE_TRACING_SAMPLE_RATIO", "0.01")]
+        );
     }
 
     /// A changed template of an unchanged spec restarts every member of every cluster when the
