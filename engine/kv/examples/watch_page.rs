@@ -58,6 +58,7 @@ fn measure(keys: fn(u64) -> KeyRange, watches: u64) -> (Duration, Duration) {
         no_put: false,
         no_delete: false,
         fragment: true,
+        shared: false,
         message_bytes: 512 << 10,
     };
     let specs: Vec<_> = (0..watches).map(spec).collect();
@@ -78,9 +79,7 @@ fn measure(keys: fn(u64) -> KeyRange, watches: u64) -> (Duration, Duration) {
     };
     let (mut delivery, mut indexed) = (set.deliver(next), 0);
     while let Some(slice) = set.slice(&mut delivery) {
-        let messages = slice
-            .iter()
-            .filter_map(|(_, messages)| messages.as_ref().ok());
+        let messages = slice.iter().filter_map(|it| it.messages.as_ref().ok());
         indexed += messages
             .flatten()
             .map(|batch| batch.events.len())

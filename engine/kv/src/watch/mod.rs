@@ -10,7 +10,8 @@
 //! event that it asked for once, in order, and all events of a revision in one message, except for
 //! a revision that is larger than a message ([`EventBatch::fragment`]). [`KeyIndex`] finds the
 //! watches of a change, so that the cost of a page depends on its matches, not on the number of
-//! watches.
+//! watches. Watches that get the same messages may share them ([`Addressed`]): they are cut,
+//! encoded and sent once.
 //!
 //! What may not live here: reading, waiting, and deciding which watches are too slow (`dengine`'s
 //! `server/watch`).
@@ -31,7 +32,7 @@ use crate::{Event, EventKind, KeyRange, Stamp};
 pub use feed::{Feed, Follow, Follower};
 pub use index::KeyIndex;
 pub use pages::{InRing, KeepLimits, Page, PageCache, Ring};
-pub use set::{Delivery, Slice, WatchSet, Work};
+pub use set::{Addressed, Delivery, SHARED_BY_MAX, Slice, WatchSet, Work};
 pub use wanted::{Mark, Part, Wanted};
 
 /// The request for a watch.
@@ -46,6 +47,8 @@ pub struct WatchSpec {
     pub no_delete: bool,
     /// Allow splitting a revision that is larger than one message.
     pub fragment: bool,
+    /// Allow messages that are for other watches of the stream as well ([`Addressed`]).
+    pub shared: bool,
     /// The size of a message, which a single event may exceed.
     pub message_bytes: usize,
 }

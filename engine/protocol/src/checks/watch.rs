@@ -35,18 +35,27 @@ pub fn spec(create: &WatchCreate, limits: &RequestLimits) -> Result<WatchSpec, S
         no_put: create.no_put,
         no_delete: create.no_delete,
         fragment: create.fragment,
+        shared: create.shared,
         message_bytes: MESSAGE_BYTES,
     })
 }
 
-/// Events.
+/// Events, for these watches.
 #[must_use]
-pub fn told(watch_id: u64, header: Header, told: EventBatch) -> WatchResponse {
+pub fn told(watch_ids: &[u64], header: Header, told: EventBatch) -> WatchResponse {
     WatchResponse {
         header: header.at(told.revision),
-        watch_id,
         fragment: told.fragment,
         events: told.events.into_iter().map(event).collect(),
+        ..addressed(watch_ids)
+    }
+}
+
+fn addressed(watch_ids: &[u64]) -> WatchResponse {
+    let (first, others) = watch_ids.split_first().unwrap_or((&0, &[]));
+    WatchResponse {
+        watch_id: *first,
+        also_watch_ids: others.to_vec(),
         ..WatchResponse::default()
     }
 }
@@ -63,13 +72,12 @@ pub fn created(watch_id: u64, header: Header, first: Revision) -> WatchResponse 
     }
 }
 
-/// Everything up to `revision` was told.
+/// Everything up to `revision` was told to these watches; to all of the stream, if none is named.
 #[must_use]
-pub fn progress(watch_id: u64, header: Header, revision: Revision) -> WatchResponse {
+pub fn progress(watch_ids: &[u64], header: Header, revision: Revision) -> WatchResponse {
     WatchResponse {
         header: header.at(revision),
-        watch_id,
-        ..WatchResponse::default()
+        ..addressed(watch_ids)
     }
 }
 

@@ -1797,6 +1797,11 @@ pub struct WatchCreate {
     /// elsewhere.
     #[prost(uint64, tag = "10")]
     pub cluster_id: u64,
+    /// The client reads `also_watch_ids`: what several watches of the stream that say so are told
+    /// alike may come to all of them in one response. A member that does not know this field tells
+    /// each in a response of its own.
+    #[prost(bool, tag = "11")]
+    pub shared: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchCancel {
@@ -1891,6 +1896,10 @@ pub struct WatchResponse {
     pub fragment: bool,
     #[prost(message, repeated, tag = "10")]
     pub events: ::prost::alloc::vec::Vec<Event>,
+    /// Further watches that are told the same, each as if the response had come to it alone. Only with
+    /// events or progress, and only watches that were created with `shared`.
+    #[prost(uint64, repeated, tag = "11")]
+    pub also_watch_ids: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

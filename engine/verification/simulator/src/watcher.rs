@@ -45,6 +45,7 @@ impl Watching {
             no_put: narrow && random.chance(200_000),
             no_delete: narrow && random.chance(200_000),
             fragment,
+            shared: true,
             message_bytes: match fragment {
                 true => random.between(100, 1_000) as usize,
                 false => 1 << 20,

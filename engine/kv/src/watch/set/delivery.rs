@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dengine_types::Revision;
 
-use super::{Place, WatchSet};
+use super::{Place, Watch, WatchSet};
 use crate::watch::messages::{Cut, Rest, TooLarge, cut, size_bytes};
 use crate::watch::{EventBatch, Mark, Page, Part, Wanted};
 use crate::{Changes, Event, Stamp};
@@ -15,6 +15,9 @@ use crate::{Changes, Event, Stamp};
 const MATCHES: usize = 4 * 1024;
 /// or inside a revision with this many.
 const MATCHES_MAX: usize = 64 * 1024;
+
+/// The number of watches that share a message, so that their ids are a small part of it.
+pub const SHARED_BY_MAX: usize = 4 * 1024;
 
 /// The index of no event, after all others.
 const NO_EVENT: u32 = u32::MAX;
@@ -36,9 +39,30 @@ pub struct Delivery {
     at: Option<usize>,
 }
 
-/// The messages of a part of a page for each watch; or the revision that is larger than one message
-/// and must not be split, so that the watch has to end.
-pub type Slice = Vec<(u64, Result<Vec<EventBatch>, Revision>)>;
+/// The messages of a part of a page, each watch at most once among their addressees.
+pub type Slice = Vec<Addressed>;
+
+/// Messages with the watches that they are for.
+#[derive(Debug)]
+pub struct Addressed {
+    /// At least one, at most [`SHARED_BY_MAX`], and several only of watches with
+    /// [`WatchSpec::shared`](super::WatchSpec::shared). Ascending.
+    pub ids: Vec<u64>,
+    /// In order; or the revision that is larger than one message and must not be split, so that
+    /// these watches have to end.
+    pub messages: Result<Vec<EventBatch>, Revision>,
+}
+
+/// Watches that are equal in this get the same messages of the same events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Likeness {
+    /// The watch itself, if it shares nothing now.
+    only: Option<u64>,
+    prev_kv: bool,
+    fragment: bool,
+    is_one_key: bool,
+    message_bytes: usize,
+}
 
 impl WatchSet {
     /// Begins to deliver a page: to the synced watches if their place is in it, and otherwise to
@@ -110,15 +134,40 @@ impl WatchSet {
         let (mut matches, end) = self.matches(delivery, at);
         matches.extend(self.waiting(delivery, end));
         matches.sort_unstable();
+        let each = matches.chunk_by(|one, other| one.0 == other.0);
+        let mut each: Vec<_> = each.map(|it| (self.likeness(it[0].0), it)).collect();
+        // Stable, so that ids stay in their order.
+        each.sort_by(|(one, its), (other, others)| {
+            let places = || places(its).cmp(places(others));
+            one.cmp(other).then_with(places)
+        });
         let mut slice = Vec::new();
-        for them in matches.chunk_by(|one, other| one.0 == other.0) {
-            let events = them.iter().filter_map(|(_, place)| {
-                let place = usize::try_from(*place).ok()?;
-                delivery.page.events.get(place)
-            });
-            slice.extend(self.cut(them[0].0, events, end));
+        for alike in each
+            .chunk_by(|(one, its), (other, others)| one == other && places(its).eq(places(others)))
+        {
+            for sharing in alike.chunks(SHARED_BY_MAX) {
+                let ids = sharing.iter().map(|(_, its)| its[0].0).collect();
+                let events = places(alike[0].1).filter_map(|place| {
+                    let place = usize::try_from(place).ok()?;
+                    delivery.page.events.get(place)
+                });
+                slice.extend(self.cut(ids, events, end));
+            }
         }
         Some(slice)
+    }
+
+    /// A watch with an incomplete revision has a beginning that others may not have.
+    fn likeness(&self, id: u64) -> Likeness {
+        let watch = &self.watches[&id];
+        let shares = watch.spec.shared && watch.split.is_none() && watch.open.is_empty();
+        Likeness {
+            only: (!shares).then_some(id),
+            prev_kv: watch.spec.prev_kv,
+            fragment: watch.spec.fragment,
+            is_one_key: watch.spec.is_one_key(),
+            message_bytes: watch.spec.message_bytes,
+        }
     }
 
     /// The events of the next part with their watches, and where the part ends.
@@ -148,15 +197,13 @@ impl WatchSet {
     }
 
     fn takes(&self, id: u64, delivery: &Delivery, event: &Event) -> bool {
-        self.delivered_from(id, delivery).is_some_and(|from| {
-            let watch = &self.watches[&id];
-            event.stamp() >= from && watch.spec.wants(event)
-        })
+        let watch = &self.watches[&id];
+        let from = self.delivered_from(watch, delivery);
+        from.is_some_and(|from| event.stamp() >= from && watch.spec.wants(event))
     }
 
     /// The place from which the page is delivered to a watch, if it is.
-    fn delivered_from(&self, id: u64, delivery: &Delivery) -> Option<Stamp> {
-        let watch = &self.watches[&id];
+    fn delivered_from(&self, watch: &Watch, delivery: &Delivery) -> Option<Stamp> {
         match (delivery.to, watch.place) {
             (To::Synced, Place::Synced) => Some(watch.read.max(self.present)),
             (To::Behind, Place::Behind) => (watch.read >= delivery.page.from).then_some(watch.read),
@@ -170,40 +217,44 @@ impl WatchSet {
     /// page has more of it for them or not.
     fn waiting(&self, delivery: &Delivery, end: Stamp) -> Vec<(u64, u32)> {
         let waits = |id: &u64| {
-            let open = self.watches[id].open.first();
-            let open = open.map(|event| event.kv.mod_revision);
-            let read = self.delivered_from(*id, delivery);
+            let watch = &self.watches[id];
+            let open = watch.open.first().map(|event| event.kv.mod_revision);
+            let read = self.delivered_from(watch, delivery);
             open < Some(end.revision) && read.is_some_and(|read| read < delivery.page.next)
         };
         let waiting = self.open.iter().copied().filter(waits);
         waiting.map(|id| (id, NO_EVENT)).collect()
     }
 
-    /// Cuts these events, all events of a watch before `end`, into messages.
+    /// Cuts these events into messages: all events before `end` of each of these watches, which are
+    /// alike.
     fn cut<'e>(
         &mut self,
-        id: u64,
+        ids: Vec<u64>,
         events: impl Iterator<Item = &'e Event>,
         end: Stamp,
-    ) -> Option<(u64, Result<Vec<EventBatch>, Revision>)> {
-        let mut held = self.take_open(id);
-        let watch = self.watches.get_mut(&id)?;
+    ) -> Option<Addressed> {
+        let first = *ids.first()?;
+        let mut held = self.take_open(first);
+        let watch = self.watches.get(&first)?;
         held.extend(events.map(|event| watch.spec.copy(event)));
-        match cut(&watch.spec, watch.split, held, end, Rest::MayFollow) {
+        let messages = match cut(&watch.spec, watch.split, held, end, Rest::MayFollow) {
             Ok(Cut { messages, open }) => {
-                self.hold(id, open);
-                (!messages.is_empty()).then_some((id, Ok(messages)))
+                ids.iter().for_each(|id| self.hold(*id, &open));
+                Ok(messages)
             }
-            Err(TooLarge(revision)) => Some((id, Err(revision))),
-        }
+            Err(TooLarge(revision)) => Err(revision),
+        };
+        let is_empty = messages.as_ref().is_ok_and(Vec::is_empty);
+        (!is_empty).then_some(Addressed { ids, messages })
     }
 
     /// Keeps the beginning of a revision for a watch until the rest is read, if there is memory.
-    fn hold(&mut self, id: u64, open: Vec<Event>) {
+    fn hold(&mut self, id: u64, open: &[Event]) {
         let Some(first) = open.first().map(Event::stamp) else {
             return;
         };
-        let bytes = size_bytes(&open);
+        let bytes = size_bytes(open);
         if self.open_bytes + bytes > self.open_bytes_max {
             self.leave_place(id);
             self.go_alone(id, first);
@@ -211,23 +262,21 @@ impl WatchSet {
         }
         self.open_bytes += bytes;
         self.open.insert(id);
-        self.watches.get_mut(&id).expect("it was cut for").open = open;
+        self.watches.get_mut(&id).expect("it was cut for").open = open.to_vec();
     }
 
-    fn cut_alone(
-        &mut self,
-        id: u64,
-        page: &Page,
-    ) -> Option<(u64, Result<Vec<EventBatch>, Revision>)> {
+    fn cut_alone(&mut self, id: u64, page: &Page) -> Option<Addressed> {
         let watch = self.watches.get_mut(&id)?;
         let events = page.events.clone();
-        match cut(&watch.spec, watch.split, events, page.next, Rest::Follows) {
+        let messages = match cut(&watch.spec, watch.split, events, page.next, Rest::Follows) {
             Ok(Cut { messages, open }) => {
                 watch.read = open.first().map_or(page.next, Event::stamp);
-                Some((id, Ok(messages)))
+                Ok(messages)
             }
-            Err(TooLarge(revision)) => Some((id, Err(revision))),
-        }
+            Err(TooLarge(revision)) => Err(revision),
+        };
+        let ids = vec![id];
+        Some(Addressed { ids, messages })
     }
 
     /// All messages of a page were sent: its watches have reached its end.
@@ -265,4 +314,9 @@ impl WatchSet {
             _ => self.go_alone(id, at),
         }
     }
+}
+
+/// The events of a watch, as indexes into the page.
+fn places(matches: &[(u64, u32)]) -> impl Iterator<Item = u32> + '_ {
+    matches.iter().map(|(_, place)| *place)
 }

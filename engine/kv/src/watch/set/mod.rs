@@ -9,7 +9,7 @@
 
 mod delivery;
 
-pub use delivery::{Delivery, Slice};
+pub use delivery::{Addressed, Delivery, SHARED_BY_MAX, Slice};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -185,6 +185,29 @@ impl WatchSet {
         let synced = self.watches.get(&id)?.place == Place::Synced;
         let delivered = Revision(self.next(id)?.0.saturating_sub(1));
         (synced && delivered <= newest).then_some(delivered)
+    }
+
+    /// The same of many watches: the revisions, each with ascending ids of watches that may share a
+    /// message about it.
+    pub fn progress_of(
+        &self,
+        ids: impl IntoIterator<Item = u64>,
+        newest: Revision,
+    ) -> Vec<(Revision, Vec<u64>)> {
+        let mut found: Vec<_> = ids
+            .into_iter()
+            .filter_map(|id| {
+                let only = (!self.watches.get(&id)?.spec.shared).then_some(id);
+                Some(((self.progress(id, newest)?, only), id))
+            })
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        let alike = found.chunk_by(|(one, _), (other, _)| one == other);
+        let sharing = alike.flat_map(|it| it.chunks(SHARED_BY_MAX));
+        sharing
+            .map(|it| (it[0].0.0, it.iter().map(|(_, id)| *id).collect()))
+            .collect()
     }
 
     /// Whether all of them have got everything up to `newest`.

@@ -97,6 +97,100 @@ fn a_watch_of_one_key_does_not_wait_for_the_rest_of_a_revision() {
     assert_eq!(lines(&member.received[&2]), ["2 abcdef"]);
 }
 
+fn shared(spec: WatchSpec) -> WatchSpec {
+    WatchSpec {
+        shared: true,
+        ..spec
+    }
+}
+
+/// How many messages a revision costs that all of these watches are delivered.
+fn sent(specs: impl IntoIterator<Item = WatchSpec>) -> usize {
+    let mut member = member();
+    let mut ids = 0..;
+    for (spec, id) in specs.into_iter().zip(&mut ids) {
+        member.watch(id, spec, 2);
+    }
+    member.change(["a", "b"]);
+    member.settle();
+    for received in member.received.values() {
+        assert_eq!(lines(received), ["2 ab"]);
+    }
+    member.sent
+}
+
+#[test]
+fn watches_that_are_alike_share_messages_if_they_may() {
+    let plain = spec(everything(), 1_000);
+    let with_prev = WatchSpec {
+        prev_kv: true,
+        ..plain.clone()
+    };
+    let whole = WatchSpec {
+        fragment: false,
+        ..plain.clone()
+    };
+    let both = KeyRange::Between {
+        start: Bytes::from_static(b"a"),
+        end: Bytes::from_static(b"c"),
+    };
+    let narrow = spec(both, 1_000);
+    let may = || shared(plain.clone());
+    assert_eq!(sent([plain.clone(), plain.clone(), may()]), 3);
+    assert_eq!(sent((0..100).map(|_| may())), 1);
+    let specs = [&plain, &with_prev, &whole, &narrow].map(|spec| shared(spec.clone()));
+    assert_eq!(sent(specs.iter().chain(&specs).cloned()), 3);
+    let many = (0..SHARED_BY_MAX + 1).map(|_| may());
+    assert_eq!(sent(many), 2, "ids are a small part of a message");
+}
+
+#[test]
+fn progress_is_shared_by_those_that_may() {
+    let mut member = member();
+    let plain = spec(everything(), 1_000);
+    for (id, first) in [(5, 2), (1, 2), (3, 9)] {
+        member.watch(id, shared(plain.clone()), first);
+    }
+    member.watch(4, plain, 2);
+    member.change(["a"]);
+    member.settle();
+    let told = member.set.progress_of(1..=9, member.newest);
+    assert_eq!(told, [(Revision(2), vec![1, 5]), (Revision(2), vec![4])]);
+}
+
+#[test]
+fn a_watch_that_begins_inside_what_others_get_shares_only_the_rest() {
+    let mut member = member();
+    for _ in 0..3 {
+        member.change(["a"]);
+    }
+    for (id, first) in [(1, 2), (2, 2), (3, 4)] {
+        member.watch(id, shared(spec(everything(), 1_000)), first);
+    }
+    member.settle();
+    member.change(["b"]);
+    member.settle();
+    assert_eq!(lines(&member.received[&1]), ["4 aaa", "5 b"]);
+    assert_eq!(lines(&member.received[&2]), ["4 aaa", "5 b"]);
+    assert_eq!(lines(&member.received[&3]), ["4 a", "5 b"]);
+    assert_eq!(member.sent, 3);
+}
+
+#[test]
+fn watches_that_share_each_wait_for_the_rest_of_a_revision() {
+    for open_events in [0, 4, 100] {
+        let mut member = Member::new(LIMITS, KEEP, open_events * EVENT_BYTES);
+        for id in 1..4 {
+            member.watch(id, shared(spec(everything(), 100 * EVENT_BYTES)), 2);
+        }
+        member.change(["d", "e", "f", "g", "h", "i", "j"]);
+        member.settle();
+        for received in member.received.values() {
+            assert_eq!(lines(received), ["2 defghij"]);
+        }
+    }
+}
+
 #[test]
 fn a_watch_that_ends_between_messages_resumes_at_the_undelivered_rest() {
     let mut member = member();

@@ -27,6 +27,8 @@ pub(super) struct Member {
     pub(super) begun: Option<Page>,
     /// How many changes were examined.
     pub(super) examined: usize,
+    /// How many messages were sent: a shared one counts once.
+    pub(super) sent: usize,
 }
 
 impl Member {
@@ -42,6 +44,7 @@ impl Member {
             received: BTreeMap::new(),
             begun: None,
             examined: 0,
+            sent: 0,
         }
     }
 
@@ -163,19 +166,30 @@ impl Member {
     }
 
     fn receive(&mut self, slice: Slice) {
-        for (id, delivered) in slice {
-            let received = self.received.get_mut(&id).expect("it watches");
-            match delivered {
-                Ok(messages) => {
-                    for message in messages {
-                        self.set.delivered(id, message.reached());
-                        received.messages.push(message);
-                    }
+        for Addressed { ids, messages } in slice {
+            assert!(ids.is_sorted_by(|one, other| one < other), "{ids:?}");
+            assert!((1..=SHARED_BY_MAX).contains(&ids.len()), "{}", ids.len());
+            self.sent += messages.as_ref().map_or(1, Vec::len);
+            for id in &ids {
+                let shared = self.set.spec(*id).expect("it is there").shared;
+                assert!(shared || ids.len() == 1, "a watch that shares nothing");
+                self.receive_one(*id, messages.clone());
+            }
+        }
+    }
+
+    fn receive_one(&mut self, id: u64, messages: Result<Vec<EventBatch>, Revision>) {
+        let received = self.received.get_mut(&id).expect("it watches");
+        match messages {
+            Ok(messages) => {
+                for message in messages {
+                    self.set.delivered(id, message.reached());
+                    received.messages.push(message);
                 }
-                Err(revision) => {
-                    received.too_large = Some(revision);
-                    self.set.remove(id, &mut self.wanted);
-                }
+            }
+            Err(revision) => {
+                received.too_large = Some(revision);
+                self.set.remove(id, &mut self.wanted);
             }
         }
     }

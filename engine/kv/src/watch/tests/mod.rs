@@ -43,6 +43,7 @@ fn spec(keys: KeyRange, message_bytes: usize) -> WatchSpec {
         no_put: false,
         no_delete: false,
         fragment: true,
+        shared: false,
         message_bytes,
     }
 }

@@ -38,16 +38,18 @@ fn watch() -> impl Strategy<Value = Step> {
         flags(),
         flags(),
         flags(),
-        any::<bool>(),
-        100..1_500_usize,
+        any::<[bool; 2]>(),
+        // One of them often, so that watches are alike.
+        prop_oneof![Just(300), 100..1_500_usize],
     );
     (spec, 1..20_u64).prop_map(
-        |((keys, prev_kv, no_put, no_delete, fragment, bytes), first)| {
+        |((keys, prev_kv, no_put, no_delete, [fragment, shared], bytes), first)| {
             let spec = WatchSpec {
                 prev_kv,
                 no_put,
                 no_delete,
                 fragment,
+                shared,
                 ..spec_of(keys, bytes)
             };
             Step::Watch(spec, first)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use dengine_kv::watch::{
-    Feed, Follow, Follower, KeepLimits, Page, Part, WatchSet, WatchSpec, Work,
+    Addressed, Feed, Follow, Follower, KeepLimits, Page, Part, WatchSet, WatchSpec, Work,
 };
 use dengine_kv::{Changes, Event, EventKind, KeyRange, KeyValue, Stamp, Want};
 use dengine_planted::{Bug, plant};
@@ -163,6 +163,7 @@ impl Hub {
             no_put: false,
             no_delete: false,
             fragment: false,
+            shared: false,
             message_bytes: BYTES,
         };
         watches.insert(1, spec, Revision(first), &mut self.feed.wanted());
@@ -195,10 +196,11 @@ impl Hub {
             }
         };
         while let Some(slice) = watches.slice(&mut telling) {
-            for (id, told) in slice {
-                for message in told.expect("events are small") {
+            for Addressed { ids, messages } in slice {
+                for message in messages.expect("events are small") {
                     heard.extend(message.events.iter().map(|it| it.kv.mod_revision.0));
-                    watches.delivered(id, message.reached());
+                    ids.iter()
+                        .for_each(|id| watches.delivered(*id, message.reached()));
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use dengine_kv::watch::{Delivery, EventBatch, WatchSet, WatchSpec, Work};
+use dengine_kv::watch::{Addressed, Delivery, EventBatch, WatchSet, WatchSpec, Work};
 use dengine_kv::{ReadError, Stamp};
 use dengine_protocol::checks::status::request_status;
 use dengine_protocol::checks::watch::{self as messages, Ending};
@@ -327,18 +327,10 @@ impl StreamTask {
     /// Tells watches what a part of history holds for them.
     async fn tell(&mut self, mut telling: Delivery) -> Result<(), End> {
         while let Some(slice) = self.watches.slice(&mut telling) {
-            for (id, told) in slice {
-                match told {
-                    Ok(told) => self.send_told(id, told).await?,
-                    Err(revision) => {
-                        let reason = format!(
-                            "revision {revision} has more events than one message holds; watch \
-                             with `fragment`"
-                        );
-                        let cause = CancelCause::TooLarge;
-                        self.end(id, |resume| Ending::new(cause, reason, resume))
-                            .await?;
-                    }
+            for Addressed { ids, messages } in slice {
+                match messages {
+                    Ok(told) => self.send_told(&ids, told).await?,
+                    Err(revision) => self.end_too_large(&ids, revision).await?,
                 }
             }
         }
@@ -346,15 +338,37 @@ impl StreamTask {
         Ok(())
     }
 
-    async fn send_told(&mut self, id: u64, told: Vec<EventBatch>) -> Result<(), End> {
+    async fn send_told(&mut self, ids: &[u64], told: Vec<EventBatch>) -> Result<(), End> {
         let header = self.shared.headers.now();
         for message in told {
             let reached = message.reached();
-            self.send(messages::told(id, header, message)).await?;
-            self.watches.delivered(id, reached);
+            self.send(messages::told(ids, header, message)).await?;
+            for id in ids {
+                self.watches.delivered(*id, reached);
+            }
         }
-        if let Some(active) = self.active.get_mut(&id) {
-            active.told_at = Instant::now();
+        self.told(ids);
+        Ok(())
+    }
+
+    /// They need no progress for a while.
+    fn told(&mut self, ids: &[u64]) {
+        let now = Instant::now();
+        for id in ids {
+            if let Some(active) = self.active.get_mut(id) {
+                active.told_at = now;
+            }
+        }
+    }
+
+    async fn end_too_large(&mut self, ids: &[u64], revision: Revision) -> Result<(), End> {
+        for id in ids {
+            let reason = format!(
+                "revision {revision} has more events than one message holds; watch with `fragment`"
+            );
+            let cause = CancelCause::TooLarge;
+            self.end(*id, |resume| Ending::new(cause, reason, resume))
+                .await?;
         }
         Ok(())
     }
@@ -379,13 +393,11 @@ impl StreamTask {
         let due = self.active.iter().filter(|(_, it)| due(it));
         let ids: Vec<_> = due.map(|(id, _)| *id).collect();
         let newest = self.shared.hub.revision();
-        for id in ids {
-            let told = self.watches.progress(id, newest);
-            if let (Some(revision), Some(active)) = (told, self.active.get_mut(&id)) {
-                active.told_at = Instant::now();
-                let header = self.shared.headers.now();
-                self.send(messages::progress(id, header, revision)).await?;
-            }
+        for (revision, ids) in self.watches.progress_of(ids, newest) {
+            self.told(&ids);
+            let header = self.shared.headers.now();
+            self.send(messages::progress(&ids, header, revision))
+                .await?;
         }
         Ok(())
     }
@@ -418,7 +430,7 @@ impl StreamTask {
         }
         self.progress_wanted = false;
         let header = self.shared.headers.now();
-        self.send(messages::progress(0, header, newest)).await
+        self.send(messages::progress(&[], header, newest)).await
     }
 
     /// Queues a message, as soon as there is room, which depends on the client alone, and on a slow
@@ -486,7 +498,8 @@ fn memory_bytes(message: &WatchResponse) -> usize {
     let pair = |kv: &Option<KeyValue>| kv.as_ref().map_or(0, |kv| kv.key.len() + kv.value.len());
     let event = |it: &Event| size_of::<Event>() + pair(&it.kv) + pair(&it.prev_kv);
     let events: usize = message.events.iter().map(event).sum();
-    size_of::<WatchResponse>() + events
+    let ids = size_of_val(message.also_watch_ids.as_slice());
+    size_of::<WatchResponse>() + ids + events
 }
 
 /// Why a watch ends whose history could not be read.

@@ -126,6 +126,31 @@ async fn a_client_that_does_not_read_is_shed_and_holds_up_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_share_responses_if_their_client_reads_such() {
+    let cluster = Cluster::form(1).await;
+    let client = cluster.client().await;
+    let mut stream = Raw::open(&cluster.members[0]).await;
+    for (watch_id, shared) in [(1, true), (2, false), (3, true), (4, true)] {
+        let create = WatchCreate {
+            watch_id,
+            shared,
+            ..all()
+        };
+        assert!(stream.create(create).await.created);
+    }
+    let revision = client.put("k", "v").await.unwrap().header.revision;
+    let mut told = Vec::new();
+    for _ in 0..2 {
+        let response = stream.next().await;
+        assert_eq!(response.header.unwrap().revision, revision);
+        assert_eq!(response.events.len(), 1, "{response:?}");
+        told.push((response.watch_id, response.also_watch_ids));
+    }
+    told.sort();
+    assert_eq!(told, [(1, vec![3, 4]), (2, Vec::new())]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watches_that_an_application_does_not_read_hold_up_none_of_its_calls() {
     let cluster = Cluster::form(1).await;
     let client = cluster.client().await;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use dengine_kv::watch::{
-    Delivery, EventBatch, Feed, Follow, Follower, KeepLimits, Mark, Page, PageCache, Part, Slice,
-    Wanted, WatchSet, WatchSpec, Work,
+    Addressed, Delivery, EventBatch, Feed, Follow, Follower, KeepLimits, Mark, Page, PageCache,
+    Part, Slice, Wanted, WatchSet, WatchSpec, Work,
 };
 use dengine_kv::{
     Changes, ChangesQuery, Event, KeyRange, PageLimits, ReadError, Reader, Stamp, Store,
@@ -175,10 +175,13 @@ impl Stream {
     }
 
     fn take(&mut self, slice: Slice) {
-        for (id, told) in slice {
-            match told {
-                Ok(told) => self.slice.extend(told.into_iter().map(|told| (id, told))),
-                Err(_) => return self.end(WatchMessage::Ended),
+        for Addressed { ids, messages } in slice {
+            let Ok(messages) = messages else {
+                return self.end(WatchMessage::Ended);
+            };
+            for id in ids {
+                let messages = messages.iter().cloned();
+                self.slice.extend(messages.map(|told| (id, told)));
             }
         }
     }

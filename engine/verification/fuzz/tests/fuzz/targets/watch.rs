@@ -7,7 +7,7 @@ use bytes::Bytes;
 use dengine_client::policy::WatchCursor;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::watch::{
-    Delivery, KeepLimits, Page, PageCache, Part, Ring, Wanted, WatchSet, Work,
+    Addressed, Delivery, KeepLimits, Page, PageCache, Part, Ring, Wanted, WatchSet, Work,
 };
 use dengine_kv::{Command, PageLimits, ReadError, Stamp, StateMachine};
 use dengine_protocol::checks::Header;
@@ -194,18 +194,20 @@ impl Stream {
 
     fn told(&mut self, mut telling: Delivery) {
         while let Some(slice) = self.watches.slice(&mut telling) {
-            for (id, told) in slice {
-                match told {
-                    Ok(told) => told.into_iter().for_each(|it| self.event(id, it)),
-                    Err(revision) => {
-                        let reason = format!("{revision}");
-                        let resume = self.watches.next(id).expect("it was there");
-                        self.cancel(id, Ending::new(CancelCause::TooLarge, reason, resume));
-                    }
+            for Addressed { ids, messages } in slice {
+                match messages {
+                    Ok(told) => told.into_iter().for_each(|it| self.event(&ids, it)),
+                    Err(revision) => ids.iter().for_each(|id| self.too_large(*id, revision)),
                 }
             }
         }
         self.watches.finish(telling, &mut self.wanted);
+    }
+
+    fn too_large(&mut self, id: u64, revision: Revision) {
+        let reason = format!("{revision}");
+        let resume = self.watches.next(id).expect("it was there");
+        self.cancel(id, Ending::new(CancelCause::TooLarge, reason, resume));
     }
 
     fn unread(&mut self, id: u64, error: &ReadError) {
@@ -221,21 +223,31 @@ impl Stream {
     }
 
     /// One message on its way, and into the client.
-    fn event(&mut self, id: u64, message: dengine_kv::watch::EventBatch) {
+    fn event(&mut self, ids: &[u64], message: dengine_kv::watch::EventBatch) {
         let (reached, fragment) = (message.reached(), message.fragment);
-        let response = sent(&watch::told(id, self.header(), message));
+        let response = sent(&watch::told(ids, self.header(), message));
+        assert_eq!(response.fragment, fragment);
+        let also = response.also_watch_ids.iter();
+        let addressed: Vec<_> = [&response.watch_id].into_iter().chain(also).collect();
+        assert!(addressed.into_iter().eq(ids));
+        for id in ids {
+            self.heard(*id, &response);
+            self.watches.delivered(*id, reached);
+        }
+    }
+
+    fn heard(&mut self, id: u64, response: &WatchResponse) {
         let spec = self.watches.spec(id).expect("it was there");
+        assert!(spec.shared || response.also_watch_ids.is_empty());
         let revisions = response.events.iter().map(|event| {
             let kv = event.kv.as_ref().expect("an event has a pair");
             assert!(spec.keys.contains(&kv.key));
             kv.mod_revision
         });
         let header = response.header.expect("a response has a header");
-        assert_eq!(response.fragment, fragment);
         let client = self.clients.get_mut(&id).expect("it was there");
-        let told = client.events(revisions, header.revision, fragment);
+        let told = client.events(revisions, header.revision, response.fragment);
         assert_eq!(told, Ok(0), "nothing is told twice");
-        self.watches.delivered(id, reached);
     }
 
     fn cancel(&mut self, id: u64, ending: Ending) {
@@ -266,6 +278,10 @@ fn seeds() -> Vec<Vec<u8>> {
         fragment: true,
         ..WatchCreate::default()
     };
+    let shared = |watch_id, start_revision| WatchCreate {
+        shared: true,
+        ..everything(watch_id, start_revision)
+    };
     let one = WatchCreate {
         key: Bytes::from_static(b"key"),
         range_end: Bytes::new(),
@@ -277,6 +293,8 @@ fn seeds() -> Vec<Vec<u8>> {
         Request::Create(everything(1, 3)),
         Request::Create(everything(2, 0)),
         Request::Create(one),
+        Request::Create(shared(5, 3)),
+        Request::Create(shared(6, 3)),
         Request::Progress(WatchProgress {}),
         Request::Cancel(WatchCancel { watch_id: 2 }),
         Request::Create(everything(4, 1)),
