@@ -7,7 +7,7 @@ use std::time::Duration;
 use dengine_client::{
     Client, ClientOptions, Error, KeyRange, RetryPolicy, Watch, WatchQuery, WatchUpdate,
 };
-use dengine_fake_kv::{Between, Peer, Script, balanced};
+use dengine_fake_kv::{Between, Load, Peer, Script, balanced};
 use dengine_protocol::v1::event::Kind;
 use dengine_protocol::v1::{CancelCause, Event, KeyValue, ResponseHeader, WatchResponse};
 use futures::StreamExt;
@@ -326,6 +326,37 @@ async fn all_watches_of_a_client_share_one_stream_and_end_alone() {
         2,
         "the last watch closed the first one"
     );
+}
+
+#[tokio::test]
+async fn watches_that_are_told_the_same_share_its_response() {
+    let peer = Peer::under(Load {
+        tells: true,
+        ..Load::default()
+    })
+    .await;
+    let client = client(&peer).await;
+    let mut watches = Vec::new();
+    for key in ["k", "other", "k", "k"] {
+        watches.push(client.watch(KeyRange::key(key)).await.unwrap());
+    }
+    let mut written = Vec::new();
+    for key in ["k", "k", "other"] {
+        written.push(client.put(key, "v").await.unwrap().header.revision);
+    }
+    for place in [0, 2, 3] {
+        for revision in &written[..2] {
+            assert_eq!(revisions(&mut watches[place]).await, [*revision]);
+        }
+    }
+    assert_eq!(revisions(&mut watches[1]).await, written[2..]);
+    assert_eq!(peer.watch_responses(), 3);
+    drop(watches.remove(2));
+    let last = client.put("k", "v").await.unwrap().header.revision;
+    for place in [0, 2] {
+        let told = revisions(&mut watches[place]).await;
+        assert_eq!(told, [last], "the others go on");
+    }
 }
 
 /// Each watch took the turn of trying it, and told nobody that it had answered.

@@ -229,10 +229,9 @@ impl Watch {
     fn poll_update(&mut self, context: &mut Context<'_>) -> Poll<Result<WatchUpdate>> {
         loop {
             ready!(self.poll_begun(context))?;
-            let Place::At(route, attached) = &mut self.place else {
+            let Place::At(_, attached) = &mut self.place else {
                 continue;
             };
-            let route = route.clone();
             let failure = match ready!(attached.poll_next(context)) {
                 Ok(response) if response.canceled => cancelled(&response),
                 Ok(response) => match self.accept(response) {
@@ -249,7 +248,9 @@ impl Watch {
                 Err(Ended::Failed(failure)) => failure,
             };
             // It was told at once, whenever that was.
-            self.failed(&route, failure, Duration::ZERO)?;
+            if let Place::At(route, _) = std::mem::replace(&mut self.place, Place::Nowhere) {
+                self.failed(&route, failure, Duration::ZERO)?;
+            }
         }
     }
 

@@ -1,9 +1,10 @@
 //! One stream for all watches of a client at a member.
 //!
-//! A task reads the stream and hands what comes to each watch's queue. It never waits for a reader:
-//! the watch whose queue is full is cancelled there, and goes on from where it was once its reader
-//! has taken what was queued. So a watch that nobody reads holds up no other, and memory is
-//! bounded.
+//! A task reads the stream and hands what comes to each watch's queue. A response that is for
+//! several watches ([`WatchCreate::shared`]) is decoded once and held once. The task never waits
+//! for a reader: the watch whose queue is full is cancelled there, and goes on from where it was
+//! once its reader has taken what was queued. So a watch that nobody reads holds up no other, and
+//! memory is bounded.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -61,11 +62,19 @@ struct StreamState {
 /// What came for a watch, and was not taken yet.
 #[derive(Debug, Default)]
 struct Queue {
-    responses: VecDeque<WatchResponse>,
+    responses: VecDeque<Received>,
+    /// Of all its responses, also those that others hold too.
     bytes: usize,
     /// What is told behind the last response.
     ended: Option<Ended>,
     reader: Option<Waker>,
+}
+
+/// A response, which several watches may hold.
+#[derive(Clone, Debug)]
+struct Received {
+    response: Arc<WatchResponse>,
+    bytes: usize,
 }
 
 /// Why nothing more comes for a watch.
@@ -119,6 +128,7 @@ impl Running {
         state.watches.insert(id, Queue::default());
         state.requests.push_back(Request::Create(WatchCreate {
             watch_id: id,
+            shared: true,
             ..create
         }));
         drop(state);
@@ -147,15 +157,34 @@ impl Running {
     }
 
     fn take(&self, response: WatchResponse) {
-        lock(&self.state).take(response);
-        self.wake.notify_one();
+        let mut state = lock(&self.state);
+        state.take(response);
+        let has_requests = !state.requests.is_empty();
+        drop(state);
+        if has_requests {
+            self.wake.notify_one();
+        }
     }
 }
 
 impl StreamState {
+    /// Queues a response for all watches that it is for.
+    fn take(&mut self, mut response: WatchResponse) {
+        let bytes = RESPONSE_OVERHEAD_BYTES + response.encoded_len();
+        let first = response.watch_id;
+        let others = std::mem::take(&mut response.also_watch_ids);
+        let received = Received {
+            response: Arc::new(response),
+            bytes,
+        };
+        for id in others {
+            self.queue(id, received.clone());
+        }
+        self.queue(first, received);
+    }
+
     /// Queues a response, or ends the watch on this stream if its reader does not keep up.
-    fn take(&mut self, response: WatchResponse) {
-        let id = response.watch_id;
+    fn queue(&mut self, id: u64, received: Received) {
         // It was cancelled meanwhile.
         let Some(queue) = self.watches.get_mut(&id) else {
             return;
@@ -163,16 +192,16 @@ impl StreamState {
         if queue.ended.is_some() {
             return;
         }
-        let bytes = RESPONSE_OVERHEAD_BYTES + response.encoded_len();
+        let bytes = received.bytes;
         let full = queue.bytes + bytes > WATCH_BYTES_MAX || self.bytes + bytes > STREAM_BYTES_MAX;
-        if full && !queue.responses.is_empty() && !response.canceled {
+        let last = received.response.canceled;
+        if full && !queue.responses.is_empty() && !last {
             queue.end(Ended::Behind);
             let cancel = WatchCancel { watch_id: id };
             self.requests.push_back(Request::Cancel(cancel));
             return;
         }
-        let last = response.canceled;
-        queue.responses.push_back(response);
+        queue.responses.push_back(received);
         queue.bytes += bytes;
         self.bytes += bytes;
         match last {
@@ -181,16 +210,15 @@ impl StreamState {
         }
     }
 
-    fn poll(&mut self, id: u64, context: &Context<'_>) -> Poll<Result<WatchResponse, Ended>> {
+    fn poll(&mut self, id: u64, context: &Context<'_>) -> Poll<Result<Arc<WatchResponse>, Ended>> {
         let queue = self
             .watches
             .get_mut(&id)
             .expect("a watch leaves its stream when it is dropped");
-        if let Some(response) = queue.responses.pop_front() {
-            let bytes = RESPONSE_OVERHEAD_BYTES + response.encoded_len();
-            queue.bytes -= bytes;
-            self.bytes -= bytes;
-            return Poll::Ready(Ok(response));
+        if let Some(received) = queue.responses.pop_front() {
+            queue.bytes -= received.bytes;
+            self.bytes -= received.bytes;
+            return Poll::Ready(Ok(received.response));
         }
         if let Some(ended) = &queue.ended {
             return Poll::Ready(Err(ended.clone()));
@@ -231,7 +259,9 @@ impl Attached {
         &mut self,
         context: &Context<'_>,
     ) -> Poll<Result<WatchResponse, Ended>> {
-        lock(&self.running.state).poll(self.id, context)
+        let polled = lock(&self.running.state).poll(self.id, context);
+        // Copied outside of the lock.
+        polled.map_ok(Arc::unwrap_or_clone)
     }
 
     /// As [`Attached::poll_next`].
@@ -294,4 +324,74 @@ async fn send(running: &Running, requests: mpsc::Sender<WatchRequest>) {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use dengine_protocol::v1::{Event, KeyValue};
+
+    use super::*;
+
+    /// Watches `1..=watches`, none of which is read.
+    fn stream(watches: u64) -> StreamState {
+        StreamState {
+            watches: (1..=watches).map(|id| (id, Queue::default())).collect(),
+            ..StreamState::default()
+        }
+    }
+
+    fn response(ids: &[u64], bytes: usize) -> WatchResponse {
+        let kv = KeyValue {
+            value: vec![0; bytes].into(),
+            ..KeyValue::default()
+        };
+        WatchResponse {
+            watch_id: ids[0],
+            also_watch_ids: ids[1..].to_vec(),
+            events: vec![Event {
+                kv: Some(kv),
+                ..Event::default()
+            }],
+            ..WatchResponse::default()
+        }
+    }
+
+    fn next(stream: &mut StreamState, id: u64) -> Poll<Result<Arc<WatchResponse>, Ended>> {
+        stream.poll(id, &Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_response_for_several_watches_is_held_once() {
+        let mut stream = stream(4);
+        stream.take(response(&[1, 3, 4, 99], 10));
+        for (id, holders) in [(1, 3), (3, 2), (4, 1)] {
+            let Poll::Ready(Ok(response)) = next(&mut stream, id) else {
+                panic!("{id} has nothing");
+            };
+            assert_eq!(Arc::strong_count(&response), holders);
+            assert!(next(&mut stream, id).is_pending(), "{id} has it twice");
+        }
+        assert!(next(&mut stream, 2).is_pending());
+        assert_eq!(stream.bytes, 0);
+    }
+
+    #[test]
+    fn of_watches_that_share_responses_only_the_one_that_is_not_read_falls_behind() {
+        let mut stream = stream(2);
+        for _ in 0..3 {
+            stream.take(response(&[1, 2], WATCH_BYTES_MAX / 2 - 1_000));
+            assert!(matches!(next(&mut stream, 2), Poll::Ready(Ok(_))));
+        }
+        for _ in 0..2 {
+            assert!(matches!(next(&mut stream, 1), Poll::Ready(Ok(_))));
+        }
+        let behind = next(&mut stream, 1);
+        assert!(matches!(behind, Poll::Ready(Err(Ended::Behind))));
+        assert_eq!(
+            stream.requests,
+            [Request::Cancel(WatchCancel { watch_id: 1 })]
+        );
+    }
 }

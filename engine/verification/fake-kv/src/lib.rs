@@ -92,6 +92,8 @@ struct FakeState {
     history: Option<(usize, std::ops::Range<u64>)>,
     /// Watches that hear of puts, if any do; without a script or a history.
     live: Option<Vec<LiveWatch>>,
+    /// Responses to these.
+    told: usize,
     streams: usize,
     cancelled: Vec<u64>,
     cluster_id: u64,
@@ -281,6 +283,11 @@ impl Peer {
     /// The streams of watches that were opened.
     pub fn watch_streams(&self) -> usize {
         self.state.lock().unwrap().streams
+    }
+
+    /// The responses with events to watches that hear of puts.
+    pub fn watch_responses(&self) -> usize {
+        self.state.lock().unwrap().told
     }
 
     /// The watches that were cancelled by their client.

@@ -18,18 +18,27 @@ use crate::{Answers, FakeState, Peer};
 pub(crate) struct LiveWatch {
     id: u64,
     key: Bytes,
+    shared: bool,
     tell: mpsc::UnboundedSender<Result<WatchResponse, Status>>,
 }
 
 impl FakeState {
-    /// Tells who watches this key what it holds now.
-    pub(crate) fn tell(&self, key: &Bytes) {
+    /// Tells who watches this key what it holds now: in one response those of a stream that may
+    /// share it.
+    pub(crate) fn tell(&mut self, key: &Bytes) {
         let watches = self.live.iter().flatten();
-        for watch in watches.filter(|watch| watch.key == *key) {
+        let watches: Vec<_> = watches.filter(|watch| watch.key == *key).collect();
+        let may_share = |one: &&LiveWatch, other: &&LiveWatch| {
+            one.shared && other.shared && one.tell.same_channel(&other.tell)
+        };
+        for sharing in watches.chunk_by(may_share) {
+            self.told += 1;
+            let ids = sharing.iter().map(|watch| watch.id);
             // Whoever hung up wants to know nothing.
-            let _ = watch.tell.send(Ok(WatchResponse {
+            let _ = sharing[0].tell.send(Ok(WatchResponse {
                 header: self.header(),
-                watch_id: watch.id,
+                watch_id: sharing[0].id,
+                also_watch_ids: ids.skip(1).collect(),
                 resume_revision: self.revision + 1,
                 events: vec![Event {
                     kind: Kind::Put.into(),
@@ -72,6 +81,7 @@ impl Peer {
         let watch = LiveWatch {
             id: create.watch_id,
             key: create.key.clone(),
+            shared: create.shared,
             tell,
         };
         state.live.get_or_insert_default().push(watch);
