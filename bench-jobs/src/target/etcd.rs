@@ -1,5 +1,7 @@
-//! etcd's v3 protocol, through `etcd-client`: one of its clients per connection.
+//! etcd's v3 protocol, through `etcd-client`: one of its clients per connection, with one stream
+//! for its watches.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -7,35 +9,33 @@ use bytes::Bytes;
 use dengine_bench_model::results::ReadConsistency;
 use etcd_client::{
     Client, Compare, CompareOp, ConnectOptions, DeleteOptions, GetOptions, KvClient, Txn, TxnOp,
-    WatchClient, WatchResponse, WatchStream,
 };
 
+pub(super) use super::etcd_watches::Events;
+use super::etcd_watches::Watches;
 use super::{Connect, Facts, Found, Leader, NotDeleted, one_cluster};
 
 /// Open connections.
-pub struct Connections {
-    clients: Vec<Client>,
-    /// Lead to followers alone; as many as the others, or none.
-    followers: Vec<Client>,
-}
+pub struct Connections(Vec<(Client, Arc<Watches>)>);
 
 impl Connections {
     pub(super) async fn open(connect: &Connect) -> anyhow::Result<Self> {
-        Ok(Connections {
-            clients: open_all(connect, &connect.endpoints).await?,
-            followers: match connect.followers.is_empty() {
-                true => Vec::new(),
-                false => open_all(connect, &connect.followers).await?,
-            },
-        })
+        let clients = open_all(connect, &connect.endpoints).await?;
+        // Watches are at followers alone, if any are named.
+        let watching = match connect.followers.is_empty() {
+            true => clients.clone(),
+            false => open_all(connect, &connect.followers).await?,
+        };
+        let watches = watching.iter().map(Client::watch_client);
+        let watches = watches.map(|it| Arc::new(Watches::new(it)));
+        Ok(Connections(clients.into_iter().zip(watches).collect()))
     }
 
     pub(super) fn lane(&self, client: usize) -> Lane {
-        let of = |clients: &[Client]| clients.get(client % self.clients.len()).cloned();
-        let connection = of(&self.clients).expect("a target has a connection");
+        let (connection, watches) = &self.0[client % self.0.len()];
         Lane {
             kv: connection.kv_client(),
-            watch: of(&self.followers).unwrap_or(connection).watch_client(),
+            watches: Arc::clone(watches),
         }
     }
 }
@@ -61,7 +61,7 @@ async fn open(endpoint: &str, request_timeout: Duration) -> anyhow::Result<Clien
 /// One client's way to the cluster.
 pub struct Lane {
     kv: KvClient,
-    watch: WatchClient,
+    watches: Arc<Watches>,
 }
 
 impl Lane {
@@ -161,40 +161,12 @@ impl Lane {
         }
     }
 
-    pub(super) async fn watch(&mut self, key: Bytes) -> Result<Events, String> {
-        let mut events = Events(
-            self.watch
-                .watch(key.to_vec(), None)
-                .await
-                .map_err(in_words)?,
-        );
-        while !events.next().await?.created() {}
-        Ok(events)
+    pub(super) async fn watch(&self, key: Bytes) -> Result<Events, String> {
+        self.watches.watch(key).await
     }
 }
 
-/// A watch of one key.
-pub struct Events(WatchStream);
-
-impl Events {
-    async fn next(&mut self) -> Result<WatchResponse, String> {
-        let next = self.0.message().await.map_err(in_words)?;
-        next.filter(|response| !response.canceled())
-            .ok_or_else(|| "the watch was ended by the server".to_owned())
-    }
-
-    pub(super) async fn until(&mut self, revision: u64) -> Result<(), String> {
-        loop {
-            let told = self.next().await?;
-            let mut changes = told.events().iter().filter_map(etcd_client::Event::kv);
-            if changes.any(|kv| kv.mod_revision() as u64 >= revision) {
-                return Ok(());
-            }
-        }
-    }
-}
-
-fn in_words(error: etcd_client::Error) -> String {
+pub(super) fn in_words(error: etcd_client::Error) -> String {
     match error {
         etcd_client::Error::GRpcStatus(status) => {
             let said = format!("{:?}: {}", status.code(), status.message());

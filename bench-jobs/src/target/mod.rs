@@ -3,6 +3,7 @@
 
 mod dengine;
 mod etcd;
+mod etcd_watches;
 pub mod floor;
 
 use std::future::Future;

@@ -263,6 +263,7 @@ mod tests {
                 caller,
                 claim: Arc::default(),
                 until: None,
+                trace: None,
                 _counted: None,
             };
             (queued, outcome)

@@ -153,8 +153,8 @@ struct Queued {
     claim: Arc<Claim>,
     /// Until when it is waited for.
     until: Option<Instant>,
-    /// Empty: none.
-    traceparent: String,
+    /// The span of its caller.
+    trace: Option<Box<TraceParent>>,
     /// Dropped with it.
     _counted: Option<Counted>,
 }
@@ -304,7 +304,7 @@ impl Pipe {
             caller: sender,
             claim: Arc::clone(&claim),
             until: patience.and_then(|patience| Instant::now().checked_add(patience)),
-            traceparent: trace.map_or_else(String::new, |trace| trace.to_string()),
+            trace: trace.map(Box::new),
             _counted: counted,
         };
         self.submit(queued, size);

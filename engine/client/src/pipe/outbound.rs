@@ -117,19 +117,17 @@ impl Outbound {
                 id: 0,
                 call: Some(queued.call),
                 timeout_ms: queued.until.map_or(0, timeout_ms),
-                traceparent: queued.traceparent,
+                traceparent: queued
+                    .trace
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .unwrap_or_default(),
             };
             let with_it = bytes + call.encoded_len() + CALL_OVERHEAD_BYTES;
             let is_alone = frame.calls.is_empty() && frame.cancelled.is_empty();
             if with_it > FRAME_BYTES_MAX && !is_alone {
-                let PipelinedCall {
-                    call, traceparent, ..
-                } = call;
-                waiting.taken.push_front(Queued {
-                    call: call.expect("it was put there above"),
-                    traceparent,
-                    ..queued
-                });
+                let call = call.call.expect("it was put there above");
+                waiting.taken.push_front(Queued { call, ..queued });
                 break;
             }
             // Its caller, who is about to leave, has been told that it does not leave.
@@ -163,6 +161,7 @@ fn timeout_ms(until: Instant) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use dengine_protocol::trace::TraceParent;
     use dengine_protocol::v1::PutRequest;
     use dengine_protocol::v1::pipelined_call::Call;
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -185,7 +184,7 @@ mod tests {
             caller,
             claim: Arc::default(),
             until: None,
-            traceparent: String::new(),
+            trace: None,
             _counted: None,
         };
         (queued, outcome)
@@ -267,24 +266,28 @@ mod tests {
         let mut outbound = outbound(queue);
         let value = vec![0; FRAME_BYTES_MAX / 2 + 1];
         let mut callers = Vec::new();
-        for name in ["first", "second"] {
+        let spans = [1, 2].map(|span| TraceParent {
+            trace_id: [7; 16],
+            span_id: [span; 8],
+            sampled: true,
+        });
+        for span in spans {
             let (call, caller) = queued(PutRequest {
                 value: value.clone().into(),
                 ..PutRequest::default()
             });
-            let traceparent = name.to_owned();
-            let call = Queued {
-                traceparent,
-                ..call
-            };
+            let trace = Some(Box::new(span));
+            let call = Queued { trace, ..call };
             sender.send(News::Call(call)).unwrap();
             callers.push(caller);
         }
-        for name in ["first", "second"] {
+        for span in spans {
             outbound.yielded = true;
             let mut context = Context::from_waker(std::task::Waker::noop());
             match Pin::new(&mut outbound).poll_next(&mut context) {
-                Poll::Ready(Some(frame)) => assert_eq!(frame.calls[0].traceparent, name),
+                Poll::Ready(Some(frame)) => {
+                    assert_eq!(frame.calls[0].traceparent, span.to_string());
+                }
                 _ => panic!("there is something to send"),
             }
         }

@@ -515,7 +515,7 @@ mod tests {
         let endpoint = set("DENGINE_TRACING_ENDPOINT", "http://collector:4317");
         assert_eq!(
             tracing("{tracing: {endpoint: 'http://collector:4317'}}"),
-            [endpoint.clone()]
+            std::slice::from_ref(&endpoint)
         );
         assert_eq!(
             tracing("{tracing: {endpoint: 'http://collector:4317', sampleRatio: 0.01}}"),

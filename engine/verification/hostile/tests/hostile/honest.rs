@@ -124,6 +124,7 @@ async fn run(endpoints: &[String], plan: Plan) -> Result<Measured> {
         protocol: Protocol::Dengine,
         wire: Wire::Pipelined,
         endpoints: endpoints.to_vec(),
+        followers: Vec::new(),
         connections: CONNECTIONS,
         request_timeout: PATIENCE,
         retry: false,
