@@ -6,6 +6,7 @@ use metrics::counter;
 use opentelemetry::KeyValue;
 use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkError;
 use opentelemetry_sdk::trace::SpanExporter as Exporter;
 use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
@@ -41,8 +42,12 @@ pub(super) enum NoCollector {
 /// The way to the collector that the settings name. It is connected to when there is something to
 /// send.
 pub(super) fn collector(config: &Config) -> Result<SpanExporter, NoCollector> {
+    // The exporter bounds no call over a channel that it is given.
     let channel = Endpoint::from_shared(config.tracing.endpoint.clone())?
         .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(EXPORT_TIMEOUT)
+        .http2_keep_alive_interval(EXPORT_TIMEOUT)
+        .keep_alive_timeout(EXPORT_TIMEOUT)
         .connect_lazy();
     let mut exporter = SpanExporter::builder()
         .with_tonic()
@@ -65,6 +70,8 @@ pub(super) fn collector(config: &Config) -> Result<SpanExporter, NoCollector> {
 pub(super) struct Export<E, I> {
     exporter: E,
     identity: I,
+    /// How long a message may take.
+    patience: Duration,
     outage: Outage,
 }
 
@@ -73,6 +80,7 @@ impl<E: Exporter, I: Fn() -> Identity> Export<E, I> {
         Self {
             exporter,
             identity,
+            patience: EXPORT_TIMEOUT,
             outage: Outage::default(),
         }
     }
@@ -103,7 +111,9 @@ impl<E: Exporter, I: Fn() -> Identity> Export<E, I> {
     async fn send(&mut self, batch: &mut Vec<Finished>) {
         let (clocks, identity, count) = (Clocks::now(), (self.identity)(), batch.len() as u64);
         let spans = batch.drain(..).flat_map(|it| spans(&it, clocks, identity));
-        match self.exporter.export(spans.collect()).await {
+        let export = self.exporter.export(spans.collect());
+        let exported = tokio::time::timeout(self.patience, export).await;
+        match exported.unwrap_or(Err(OTelSdkError::Timeout(self.patience))) {
             Ok(()) => {
                 counter!(names::TRACES_SENT_TOTAL).increment(count);
                 if self.outage.is_over() {
@@ -141,10 +151,11 @@ impl Outage {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Mutex};
 
     use dengine_types::{ClusterId, MemberId};
-    use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+    use opentelemetry_sdk::error::OTelSdkResult;
     use opentelemetry_sdk::trace::SpanData;
     use tokio::sync::mpsc;
     use tonic::Code;
@@ -157,10 +168,15 @@ mod tests {
     struct Collected {
         spans: Arc<Mutex<Vec<SpanData>>>,
         refuses: bool,
+        /// It takes this one, and never answers.
+        hangs: Arc<AtomicBool>,
     }
 
     impl Exporter for Collected {
         async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+            if self.hangs.swap(false, Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
             if self.refuses {
                 return Err(OTelSdkError::InternalFailure("away".into()));
             }
@@ -172,7 +188,10 @@ mod tests {
     fn tracer(collected: Collected) -> Tracer {
         let (queue, finished) = mpsc::channel(1_000);
         let stop = CancellationToken::new();
-        let export = Export::new(collected, || (ClusterId(1), MemberId(1)));
+        let export = Export {
+            patience: Duration::from_millis(50),
+            ..Export::new(collected, || (ClusterId(1), MemberId(1)))
+        };
         let export = tokio::spawn(export.run(finished, stop.clone()));
         Tracer::with(1.0, queue, stop, Some(export))
     }
@@ -209,6 +228,22 @@ mod tests {
         });
         write(&tracer);
         tracer.end(Duration::from_secs(60)).await;
+    }
+
+    #[tokio::test]
+    async fn a_collector_that_did_not_answer_once_is_sent_what_comes_later() {
+        let collected = Collected::default();
+        collected.hangs.store(true, Ordering::Relaxed);
+        let tracer = tracer(collected.clone());
+        write(&tracer);
+        while collected.hangs.load(Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
+        write(&tracer);
+        tracer.end(Duration::from_secs(60)).await;
+        let sent = collected.spans.lock().unwrap();
+        let writes = sent.iter().filter(|it| it.name.ends_with("/Put")).count();
+        assert_eq!(writes, 1, "the first is dropped");
     }
 
     #[test]
