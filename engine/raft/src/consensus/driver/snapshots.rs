@@ -55,8 +55,14 @@ impl<L: LogRead> Consensus<L> {
         self.snapshots.is_installing() || self.contradictions.has_ended()
     }
 
+    /// Whether a snapshot for followers is being made, or is on its way to one.
+    #[must_use]
+    pub fn is_busy_with_a_snapshot(&self) -> bool {
+        self.snapshots.making || !self.snapshots.sending.is_empty()
+    }
+
     pub(super) fn ask_for_snapshot(&mut self) {
-        let free = !self.snapshots.making && self.snapshots.sending.is_empty();
+        let free = !self.is_busy_with_a_snapshot();
         if free && self.node.store().wants_snapshot() {
             self.snapshots.making = true;
             self.outputs.push(Output::MakeSnapshot);

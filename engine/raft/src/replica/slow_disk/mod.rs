@@ -34,6 +34,9 @@ const NEWS: Duration = Duration::from_secs(2);
 /// After a hand-over, whatever came of it, this member hands over for no slow disk for so long:
 /// whoever gave it the lead back may have a reason.
 const REST: Duration = Duration::from_secs(60);
+/// Nor does a member, if the lead has changed hands so often in that time: what leading itself
+/// slows down, as reads do that only a leader has, would move it round for ever.
+const CHANGES: usize = 2;
 
 /// How the disk of a leader does beside those of others.
 #[derive(Debug, Default)]
@@ -49,6 +52,27 @@ pub(super) struct OwnDisk {
     /// How often others were prompt in these and since.
     prompt: BTreeMap<MemberId, u32>,
     rests_until: Moment,
+    leads: Leads,
+}
+
+/// Who led last, and when the lead last changed hands.
+#[derive(Clone, Copy, Debug, Default)]
+struct Leads {
+    last: Option<MemberId>,
+    changed: [Option<Moment>; CHANGES],
+}
+
+impl Leads {
+    fn observe(&mut self, leader: MemberId, now: Moment) {
+        if self.last.replace(leader).is_some_and(|it| it != leader) {
+            self.changed.rotate_right(1);
+            self.changed[0] = Some(now);
+        }
+    }
+
+    fn is_restless(&self, now: Moment) -> bool {
+        self.changed[CHANGES - 1].is_some_and(|at| now.since(at) < REST)
+    }
 }
 
 /// An append that is not on this member's disk yet.
@@ -127,7 +151,8 @@ impl OwnDisk {
         self.by
             .retain(|(by, took)| votes(by) && *took * TIMES <= own);
         for (by, _) in &self.by {
-            *self.prompt.entry(*by).or_default() += 1;
+            let times = self.prompt.entry(*by).or_default();
+            *times = times.saturating_add(1);
         }
         let window = &mut self.window;
         if window.appends == 0 {
@@ -150,7 +175,7 @@ impl OwnDisk {
         match std::mem::take(&mut self.window).slowness() {
             Some(slowness) => {
                 self.slow = Some((slowness, now));
-                self.slow_windows += 1;
+                self.slow_windows = self.slow_windows.saturating_add(1);
             }
             None => self.forget(),
         }
@@ -160,7 +185,7 @@ impl OwnDisk {
     fn slowness(&self, now: Moment) -> Option<Slowness> {
         let (slowness, at) = self.slow?;
         let is_news = now.since(at) < NEWS;
-        let has_rested = now >= self.rests_until;
+        let has_rested = now >= self.rests_until && !self.leads.is_restless(now);
         let is_slow = self.slow_windows >= WINDOWS && is_news && has_rested;
         is_slow.then_some(slowness)
     }
@@ -184,6 +209,7 @@ impl OwnDisk {
     fn forget(&mut self) {
         *self = Self {
             rests_until: self.rests_until,
+            leads: self.leads,
             ..Self::default()
         };
     }
@@ -217,6 +243,9 @@ impl<L: LogRead> Replica<L> {
 
     /// Whoever does not lead follows no appends, and comes to lead as if its disk were new.
     pub(super) fn forget_own_disk(&mut self, state: ReplicaState) {
+        if let Some(leader) = state.leader {
+            self.own_disk.leads.observe(leader, self.now);
+        }
         if state.role != Role::Leader {
             self.own_disk.forget();
         }
@@ -228,6 +257,11 @@ impl<L: LogRead> Replica<L> {
             return;
         };
         if self.transfer.is_some() || self.consensus.may_change_members() {
+            return;
+        }
+        // To read it for another slows the disk down, and the next leader would begin with it anew.
+        if self.consensus.is_busy_with_a_snapshot() {
+            self.own_disk.forget();
             return;
         }
         let progress = self.consensus.progress();

@@ -223,6 +223,23 @@ fn who_gets_the_lead_back_keeps_it_for_a_minute() {
     assert!(disk.slowness(now).is_some());
 }
 
+/// As where a disk is slow because its member leads.
+#[test]
+fn a_lead_that_goes_round_comes_to_rest() {
+    let mut disk = OwnDisk::default();
+    let minute = 60_000;
+    for (at, leader) in [(0, 1), (4_000, 2), (5_000, 2), (8_000, 1)] {
+        disk.leads
+            .observe(MemberId(leader), Moment(0).after(ms(at)));
+    }
+    let now = slow_for(&mut disk, 4, Moment(0).after(ms(8_000)));
+    assert!(disk.slowness(now).is_none(), "two changes in a minute");
+    disk.forget();
+    let now = slow_for(&mut disk, 4, Moment(0).after(ms(minute)));
+    assert_eq!(now, Moment(0).after(ms(minute + 4_000)));
+    assert!(disk.slowness(now).is_some(), "the first was a minute ago");
+}
+
 #[test]
 fn a_disk_that_has_done_nothing_since_is_slow_no_more() {
     let mut disk = OwnDisk::default();
