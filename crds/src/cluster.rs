@@ -179,16 +179,20 @@ pub struct Engine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3_600_000))]
     pub slow_request_ms: Option<u32>,
+    /// Milliseconds from which on a leader's disk may count as slow, so that it hands over to a
+    /// member whose disk is three times as fast; 0: it never does. Default: the server's, 5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 3_600_000))]
+    pub slow_disk_ms: Option<u32>,
     /// Memory of each member for caching blocks of the state's files, with their indexes and
     /// filters, in bytes. It fills up soon, so the memory limit must have room for it. Default: the
     /// server's, 64 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1_048_576, max = 274_877_906_944_i64))]
     pub state_block_cache_bytes: Option<u64>,
-    /// Memory of each member for the newest state of keys that changed or were read lately, in
-    /// bytes; 0 for none. Writes of such keys, and reads of those with values of at most 512 bytes,
-    /// look into no file. It fills up soon, so the memory limit must have room for it. Default: the
-    /// server's, 48 MiB.
+    /// Memory of each member for the newest state of keys that changed lately, in bytes; 0 for none.
+    /// Writes of such keys, and reads of those with values of at most 512 bytes, look into no file.
+    /// It fills up soon, so the memory limit must have room for it. Default: the server's, 48 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 274_877_906_944_i64))]
     pub state_key_cache_bytes: Option<u64>,
@@ -247,6 +251,7 @@ impl Default for Engine {
             retention: None,
             log_level: default_log_level(),
             slow_request_ms: None,
+            slow_disk_ms: None,
             state_block_cache_bytes: None,
             state_key_cache_bytes: None,
             state_write_buffer_bytes: None,

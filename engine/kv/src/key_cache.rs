@@ -1,14 +1,13 @@
-//! The newest state of keys that changed or were read lately: most changes, and most reads of
-//! single keys, ask the store nothing.
+//! The newest state of keys that changed lately: most changes, and most reads of single keys, ask
+//! the store nothing.
 //!
-//! The applier learns every change here before it is published. So what a key has here includes
-//! every published change, and a reader that finds a later revision than its own asks the store.
-//! What a reader found in the store is kept unless a change was learned meanwhile, of this key or of
-//! one beside it: then it may be old.
+//! The applier learns every change here before it is published, and nobody else adds anything. So
+//! what a key has here includes every published change, and a reader that finds a later revision
+//! than its own asks the store.
 //!
 //! Keys are spread over parts with a lock each. A part has two generations of a bounded size: new
 //! knowledge goes into the young one; when that is full it becomes the old one, and the old one is
-//! dropped. So a key stays as long as it is used once in a generation.
+//! dropped. So a key stays as long as it is changed or read once in a generation.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -23,17 +22,18 @@ use super::KeyValue;
 
 /// What a cache may take unless its owner says otherwise, in bytes.
 pub(super) const BYTES_DEFAULT: usize = 16 << 20;
-/// So many parts that threads seldom meet at one, if each has at least [`PART_BYTES_MIN`].
-const PARTS_MAX: usize = 64;
-const PART_BYTES_MIN: usize = 64 << 10;
-/// The approximate cost of a key besides its own bytes and its value's: its record and its part of
-/// the table.
-const OVERHEAD_BYTES: usize = 128;
+/// So small that threads seldom meet at a part, and that nobody waits for long while a generation
+/// of it is dropped.
+const PART_BYTES: usize = 256 << 10;
+const PARTS_MAX: usize = 1 << 16;
+/// The approximate cost of a key besides its own bytes and its value's: its record, its part of a
+/// table that may be half empty, and what the allocator adds.
+const OVERHEAD_BYTES: usize = 192;
 /// Longer values are not kept; to copy one costs as much as the search for it.
 const VALUE_BYTES_MAX: usize = 512;
 
 /// The newest state of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Newest {
     /// It exists; see [`KeyValue`].
     Live {
@@ -42,7 +42,7 @@ pub(super) enum Newest {
         version: u64,
         ttl_ms: u64,
         /// `None` if it is too long to be kept.
-        value: Option<Bytes>,
+        value: Option<Box<[u8]>>,
     },
     /// It was deleted at this revision.
     Deleted(Revision),
@@ -55,21 +55,12 @@ impl Newest {
             mod_revision: kv.mod_revision,
             version: kv.version,
             ttl_ms: kv.ttl_ms,
-            // A copy, because it must not keep the buffer that it came in.
-            value: (kv.value.len() <= VALUE_BYTES_MAX).then(|| Bytes::copy_from_slice(&kv.value)),
+            value: (kv.value.len() <= VALUE_BYTES_MAX).then(|| kv.value[..].into()),
         }
     }
 
-    /// The pair, with its value if `with_value`; `Ok(None)` if the key does not exist.
-    ///
-    /// # Errors
-    ///
-    /// The value is wanted and not kept.
-    pub(super) fn to_key_value(
-        &self,
-        key: &Bytes,
-        with_value: bool,
-    ) -> Result<Option<KeyValue>, NotKept> {
+    /// The pair, if the key exists, with its value if `with_value`; `None` if that is not kept.
+    fn pair(&self, key: &Bytes, with_value: bool) -> Option<Option<KeyValue>> {
         let Self::Live {
             create_revision,
             mod_revision,
@@ -78,13 +69,13 @@ impl Newest {
             value,
         } = self
         else {
-            return Ok(None);
+            return Some(None);
         };
         let value = match with_value {
-            true => value.clone().ok_or(NotKept)?,
+            true => Bytes::copy_from_slice(value.as_deref()?),
             false => Bytes::new(),
         };
-        Ok(Some(KeyValue {
+        Some(Some(KeyValue {
             key: key.clone(),
             value,
             create_revision: *create_revision,
@@ -101,17 +92,15 @@ impl Newest {
         }
     }
 
-    fn value_bytes(&self) -> usize {
-        match self {
-            Self::Live { value, .. } => value.as_ref().map_or(0, Bytes::len),
+    /// Approximately what it takes under `key`.
+    fn cost_bytes(&self, key: &[u8]) -> usize {
+        let value = match self {
+            Self::Live { value, .. } => value.as_ref().map_or(0, |value| value.len()),
             Self::Deleted(_) => 0,
-        }
+        };
+        key.len() + value + OVERHEAD_BYTES
     }
 }
-
-/// The value is too long to be kept here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NotKept;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -123,7 +112,7 @@ pub(super) struct KeyCache {
 impl KeyCache {
     /// A cache of at most about so many bytes; 0 keeps nothing.
     pub(super) fn new(bytes: usize) -> Self {
-        let parts = (bytes / PART_BYTES_MIN).clamp(1, PARTS_MAX);
+        let parts = (bytes / PART_BYTES).clamp(1, PARTS_MAX);
         let part = || Part {
             generation_bytes_max: bytes / parts / 2,
             ..Part::default()
@@ -134,31 +123,23 @@ impl KeyCache {
         }
     }
 
-    /// The newest state of a key. For the applier.
-    pub(super) fn get(&self, key: &[u8]) -> Option<Newest> {
-        self.part(key).get(key).cloned()
+    /// The newest pair of a key, without its value unless `with_value`, or that there is none. For
+    /// the applier. `None`: ask the store.
+    pub(super) fn get(&self, key: &Bytes, with_value: bool) -> Option<Option<KeyValue>> {
+        self.part(key).get(key)?.pair(key, with_value)
     }
 
-    /// The newest state of a key, if that is its state at the published revision `at` too.
-    pub(super) fn get_at(&self, key: &[u8], at: Revision) -> Option<Newest> {
+    /// The same with its value, for a reader: as of the published revision `at`.
+    pub(super) fn get_at(&self, key: &Bytes, at: Revision) -> Option<Option<KeyValue>> {
         let mut part = self.part(key);
         let newest = part.get(key)?;
-        (newest.revision() <= at || planted!(CachedPastRevision)).then(|| newest.clone())
+        let is_of_then = newest.revision() <= at || planted!(CachedPastRevision);
+        is_of_then.then(|| newest.pair(key, true)).flatten()
     }
 
     /// Records a change, before its revision is published. Every change has to be.
     pub(super) fn learn(&self, key: &[u8], now: Newest) {
-        let mut part = self.part(key);
-        part.changed = now.revision();
-        part.keep(key, now);
-    }
-
-    /// Keeps what the store had at the published revision `at`, if that is the newest still.
-    pub(super) fn fill(&self, key: &[u8], at: Revision, found: &KeyValue) {
-        let mut part = self.part(key);
-        if (part.changed <= at || planted!(CacheFilledWithOld)) && part.get(key).is_none() {
-            part.keep(key, Newest::of(found));
-        }
+        self.part(key).learn(key, now);
     }
 
     fn part(&self, key: &[u8]) -> MutexGuard<'_, Part> {
@@ -172,9 +153,8 @@ impl KeyCache {
 #[derive(Debug, Default)]
 struct Part {
     generation_bytes_max: usize,
-    /// The revision of the last change that was learned of any of its keys.
-    changed: Revision,
     young: HashMap<Box<[u8]>, Newest>,
+    /// What the young ones take.
     young_bytes: usize,
     old: HashMap<Box<[u8]>, Newest>,
 }
@@ -187,20 +167,21 @@ impl Part {
         self.young.get(key)
     }
 
-    fn keep(&mut self, key: &[u8], now: Newest) {
-        self.old.remove(key);
-        match self.young.get_mut(key) {
-            Some(newest) => {
-                self.young_bytes += now.value_bytes();
-                self.young_bytes -= newest.value_bytes();
-                *newest = now;
+    fn learn(&mut self, key: &[u8], now: Newest) {
+        let young = self.young.remove_entry(key);
+        let known = match young {
+            Some((key, before)) => {
+                self.young_bytes -= before.cost_bytes(&key);
+                Some(key)
             }
-            None => self.insert(key.into(), now),
-        }
+            None => self.old.remove_entry(key).map(|(key, _)| key),
+        };
+        self.insert(known.unwrap_or_else(|| key.into()), now);
     }
 
+    /// Keeps what is in no generation.
     fn insert(&mut self, key: Box<[u8]>, now: Newest) {
-        let bytes = key.len() + now.value_bytes() + OVERHEAD_BYTES;
+        let bytes = now.cost_bytes(&key);
         if bytes > self.generation_bytes_max {
             return;
         }
@@ -217,9 +198,11 @@ impl Part {
 mod tests {
     use super::*;
 
+    const KEY: Bytes = Bytes::from_static(b"a");
+
     fn pair(revision: u64, value: &[u8]) -> KeyValue {
         KeyValue {
-            key: Bytes::from_static(b"a"),
+            key: KEY,
             value: Bytes::copy_from_slice(value),
             create_revision: Revision(revision),
             mod_revision: Revision(revision),
@@ -232,93 +215,105 @@ mod tests {
         Newest::of(&pair(revision, b"value"))
     }
 
-    const KEY_BYTES: usize = 8 + 5 + OVERHEAD_BYTES;
-
-    /// Bytes for so many keys of 8 bytes with that value in each generation.
-    fn room(keys: usize) -> usize {
-        2 * keys * KEY_BYTES
+    fn key(number: u64) -> Bytes {
+        Bytes::copy_from_slice(&number.to_be_bytes())
     }
 
     #[test]
     fn the_latest_state_is_known_in_either_generation() {
-        let cache = KeyCache::new(room(4));
+        let cache = KeyCache::new(4 << 10);
         cache.learn(b"a", live(2));
         let age = || {
             let mut part = cache.part(b"a");
             part.old = std::mem::take(&mut part.young);
+            part.young_bytes = 0;
         };
         age();
         cache.learn(b"a", Newest::Deleted(Revision(3)));
-        assert_eq!(cache.get(b"a"), Some(Newest::Deleted(Revision(3))));
+        assert_eq!(cache.get(&KEY, true), Some(None));
         assert!(cache.part(b"a").old.is_empty(), "the old state is gone");
         age();
-        assert_eq!(cache.get(b"a"), Some(Newest::Deleted(Revision(3))));
+        assert_eq!(cache.get(&KEY, true), Some(None));
         let part = cache.part(b"a");
         assert!(part.young.contains_key(&b"a"[..]), "it was used: it stays");
     }
 
     #[test]
     fn readers_of_the_past_find_nothing_newer() {
-        let cache = KeyCache::new(room(4));
+        let cache = KeyCache::new(4 << 10);
         cache.learn(b"a", live(7));
-        assert_eq!(cache.get_at(b"a", Revision(6)), None);
-        assert_eq!(cache.get_at(b"a", Revision(7)), Some(live(7)));
+        assert_eq!(cache.get_at(&KEY, Revision(6)), None);
+        let found = Some(Some(pair(7, b"value")));
+        assert_eq!(cache.get_at(&KEY, Revision(7)), found);
         cache.learn(b"a", Newest::Deleted(Revision(9)));
-        assert_eq!(cache.get_at(b"a", Revision(8)), None);
-        let deleted = Some(Newest::Deleted(Revision(9)));
-        assert_eq!(cache.get_at(b"a", Revision(9)), deleted);
-    }
-
-    #[test]
-    fn what_was_read_is_kept_unless_something_changed_since() {
-        let cache = KeyCache::new(room(4));
-        cache.learn(b"a", Newest::Deleted(Revision(8)));
-        for number in 0..8 {
-            cache.learn(&[number], Newest::Deleted(Revision(8)));
-        }
-        cache.fill(b"a", Revision(7), &pair(5, b"value"));
-        assert_eq!(cache.get(b"a"), None, "it was deleted at 8");
-        cache.fill(b"a", Revision(9), &pair(9, b"value"));
-        assert_eq!(cache.get(b"a"), Some(live(9)));
-        cache.fill(b"a", Revision(9), &pair(5, b"value"));
-        assert_eq!(cache.get(b"a"), Some(live(9)), "what is known stays");
+        assert_eq!(cache.get_at(&KEY, Revision(8)), None);
+        assert_eq!(cache.get_at(&KEY, Revision(9)), Some(None));
     }
 
     #[test]
     fn long_values_are_not_kept() {
         let long = Newest::of(&pair(2, &[7; VALUE_BYTES_MAX + 1]));
-        let key = Bytes::from_static(b"a");
-        assert_eq!(long.to_key_value(&key, true), Err(NotKept));
-        assert_eq!(long.to_key_value(&key, false), Ok(Some(pair(2, b""))));
+        assert_eq!(long.pair(&KEY, true), None);
+        assert_eq!(long.pair(&KEY, false), Some(Some(pair(2, b""))));
         let longest = pair(2, &[7; VALUE_BYTES_MAX]);
-        let kept = Newest::of(&longest).to_key_value(&key, true);
-        assert_eq!(kept, Ok(Some(longest)));
+        let kept = Newest::of(&longest).pair(&KEY, true);
+        assert_eq!(kept, Some(Some(longest)));
+    }
+
+    /// What the parts hold, by what they count and by what is there.
+    fn held(cache: &KeyCache) -> (usize, usize) {
+        let cost = |keys: &HashMap<Box<[u8]>, Newest>| -> usize {
+            keys.iter().map(|(key, now)| now.cost_bytes(key)).sum()
+        };
+        let (mut all, mut keys) = (0, 0);
+        for part in &cache.parts {
+            let part = part.lock().expect("no holder panics");
+            assert_eq!(part.young_bytes, cost(&part.young));
+            assert!(cost(&part.old) <= part.generation_bytes_max);
+            all += part.young_bytes + cost(&part.old);
+            keys += part.young.len() + part.old.len();
+        }
+        (all, keys)
     }
 
     #[test]
     fn memory_has_a_bound_and_used_keys_stay() {
-        let cache = KeyCache::new(room(10_000));
+        const BYTES: usize = 4 << 20;
+        let cache = KeyCache::new(BYTES);
         assert!(cache.parts.len() > 1);
-        for number in 0..200_000_u64 {
-            cache.learn(&number.to_be_bytes(), live(number));
-            if number.is_multiple_of(1000) {
-                assert_eq!(cache.get(&0_u64.to_be_bytes()), Some(live(0)));
+        for number in 0..100_000 {
+            cache.learn(&key(number), live(number));
+            if number.is_multiple_of(500) {
+                assert!(cache.get(&key(0), true).is_some());
             }
         }
-        let mut held = 0;
-        for part in &cache.parts {
-            let part = part.lock().expect("no holder panics");
-            held += part.young.len() + part.old.len();
-            assert_eq!(part.young_bytes, part.young.len() * KEY_BYTES);
+        let (bytes, keys) = held(&cache);
+        assert!((BYTES / 3..=BYTES).contains(&bytes), "{bytes}");
+        assert!(keys < 25_000, "{keys}");
+        assert_eq!(cache.get(&key(1), true), None);
+    }
+
+    #[test]
+    fn keys_that_grow_keep_the_bound() {
+        const BYTES: usize = 1 << 20;
+        let cache = KeyCache::new(BYTES);
+        let grown = Newest::of(&pair(2, &[7; VALUE_BYTES_MAX]));
+        for number in 0..20_000 {
+            cache.learn(&key(number), Newest::Deleted(Revision(1)));
         }
-        assert!((10_000..=20_000).contains(&held), "{held}");
-        assert_eq!(cache.get(&1_u64.to_be_bytes()), None);
+        let (_, keys) = held(&cache);
+        for number in (0..20_000).rev().take(keys) {
+            let now = Newest::of(&pair(2, &[7; VALUE_BYTES_MAX]));
+            assert_eq!(now, grown);
+            cache.learn(&key(number), now);
+            assert!(held(&cache).0 <= BYTES);
+        }
     }
 
     #[test]
     fn a_cache_of_no_bytes_keeps_nothing() {
         let cache = KeyCache::new(0);
         cache.learn(b"a", live(2));
-        assert_eq!(cache.get(b"a"), None);
+        assert_eq!(cache.get(&KEY, false), None);
     }
 }

@@ -100,8 +100,8 @@ impl<S: Store> StateMachine<S> {
         })
     }
 
-    /// Keeps the newest state of keys that changed or were read lately in at most about so many
-    /// bytes of memory, instead of 16 MiB. Later than a [reader](Self::reader) it is too late.
+    /// Keeps the newest state of keys that changed lately in at most about so many bytes of memory,
+    /// instead of 16 MiB. Later than a [reader](Self::reader) it is too late.
     ///
     /// # Panics
     ///

@@ -181,8 +181,6 @@ pub enum Bug {
     /// A reader is given the newest state of a key that the cache has, although it is newer than
     /// the revision at which it reads.
     CachedPastRevision,
-    /// The cache keeps what a reader found in the store, although keys have changed since.
-    CacheFilledWithOld,
     /// A page is marked with the watches that want it after it was read, not before.
     MarkedAfterRead,
     /// The task of a link registers its waker after it has looked for messages.

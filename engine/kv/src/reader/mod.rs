@@ -143,8 +143,7 @@ impl<S: Store> Gets<'_, S> {
     ) -> Result<(Revision, Option<KeyValue>), ReadError> {
         let shared = &self.reader.shared;
         if revision.is_none()
-            && let Some(newest) = shared.keys.get_at(key, self.current)
-            && let Ok(found) = newest.to_key_value(key, true)
+            && let Some(found) = shared.keys.get_at(key, self.current)
         {
             return Ok((self.current, found));
         }
@@ -173,11 +172,6 @@ impl<S: Store> Gets<'_, S> {
         let cursor = self.cursor.as_mut().expect("it is open");
         let found = shared.reported(find(cursor, &mut self.buffer, key, at))?;
         let found = found.map(|found| found.to_key_value(key.clone(), true));
-        if let Some(found) = &found
-            && at == self.current
-        {
-            shared.keys.fill(key, at, found);
-        }
         Ok((self.current, found))
     }
 }

@@ -58,10 +58,8 @@ impl<S: Store> View for Transition<'_, S> {
         if let Some(changed) = self.keys.get(key) {
             return Ok(changed.live().cloned());
         }
-        if let Some(known) = self.cache.get(key)
-            && let Ok(found) = known.to_key_value(key, with_value)
-        {
-            return Ok(found);
+        if let Some(known) = self.cache.get(key, with_value) {
+            return Ok(known);
         }
         let before = self
             .before

@@ -145,10 +145,10 @@ settings! {
 
         /// Milliseconds from which on a leader's disk may count as slow; 0: it never does.
         ///
-        /// A leader hands over, at most once a minute, if for seconds its appends take at least so
-        /// long to be on its disk, and three times as long as those who would be a quorum without
-        /// it take to acknowledge them. Every write waits for the leader's disk, and for no
-        /// follower's while enough others are fast.
+        /// A leader hands over, twice a minute in the whole cluster at most, if for seconds its
+        /// appends take at least so long to be on its disk, and three times as long as those who
+        /// would be a quorum without it take to acknowledge them. Every write waits for the leader's
+        /// disk, and for no follower's while enough others are fast.
         slow_disk_ms: u64 = 5;
     } sections {
         /// Limits on what one member accepts and holds.
@@ -339,8 +339,7 @@ settings! {
         /// Reads of other blocks go to the page cache, or to the disk. Expect all of it to be used.
         block_cache_bytes: u64 = 64 * 1024 * 1024;
 
-        /// Memory for the newest state of keys that changed or were read lately, in bytes; 0 for
-        /// none.
+        /// Memory for the newest state of keys that changed lately, in bytes; 0 for none.
         ///
         /// A write of such a key, and a read of it if its value has at most 512 bytes, looks into
         /// no file. Expect all of it to be used.

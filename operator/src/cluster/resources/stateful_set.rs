@@ -267,6 +267,8 @@ fn env(spec: &DEngineClusterSpec) -> Vec<EnvVar> {
     all.extend(retention);
     let slow = engine.slow_request_ms;
     all.extend(slow.map(|ms| set("DENGINE_SLOW_REQUEST_MS", ms.to_string())));
+    let slow_disk = engine.slow_disk_ms;
+    all.extend(slow_disk.map(|ms| set("DENGINE_SLOW_DISK_MS", ms.to_string())));
     let memory = [
         (
             "DENGINE_STATE_BLOCK_CACHE_BYTES",
@@ -485,6 +487,7 @@ mod tests {
         assert!(retains(names("{engine: {retention: {revisions: 5}}}")));
         for (spec, name) in [
             ("slowRequestMs: 0", "DENGINE_SLOW_REQUEST_MS"),
+            ("slowDiskMs: 0", "DENGINE_SLOW_DISK_MS"),
             (
                 "stateBlockCacheBytes: 1048576",
                 "DENGINE_STATE_BLOCK_CACHE_BYTES",
