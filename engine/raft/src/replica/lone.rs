@@ -117,7 +117,7 @@ impl LoneLeader {
             log_keep_bytes: 0,
             log_keep_bytes_for_followers: 0,
             shared_entries_min,
-            slow_disk_min: None,
+            slow_disk: None,
         };
         let consensus = ConsensusConfig::new(MemberId(id), 1);
         let replica = Replica::new(config, consensus, hard_state, log.reader(), &machine).unwrap();

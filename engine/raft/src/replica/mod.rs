@@ -67,6 +67,7 @@ use pending::Pending;
 use proposals::Proposals;
 use reads::Reads;
 use slow_disk::OwnDisk;
+pub use slow_disk::SlowDisk;
 use stall::Outstanding;
 use status::{KeepingUp, Removed};
 use transfer::Transfer;
@@ -91,10 +92,9 @@ pub struct ReplicaConfig {
     /// Entries without bytes that are under way at once while several clients write, at least:
     /// before more is measured, and on a member that is slow. Of entries of 15 KiB a sixteenth.
     pub shared_entries_min: usize,
-    /// A leader hands over if its appends take at least so long to be on its disk, and far longer
-    /// than on the others' ([`Output::HandsOver`]). `None`: however long they take. Too small, and
-    /// a difference that nobody notices moves the lead.
-    pub slow_disk_min: Option<Duration>,
+    /// When a leader hands over because its appends take far longer to be on its disk than on the
+    /// others' ([`Output::HandsOver`]). `None`: however long they take.
+    pub slow_disk: Option<SlowDisk>,
 }
 
 /// Decides what a member does. See the module's documentation.
@@ -184,6 +184,7 @@ impl<L: LogRead + Clone> Replica<L> {
             learners: membership.learners().map(|m| m.id).collect(),
         };
         Ok(Self {
+            own_disk: OwnDisk::new(config.slow_disk.unwrap_or(SlowDisk::NEVER)),
             consensus: Consensus::new(consensus, restored, log.clone())?,
             config,
             log,
@@ -208,7 +209,6 @@ impl<L: LogRead + Clone> Replica<L> {
             log_is_full: false,
             is_low_on_space: false,
             outstanding: Outstanding::default(),
-            own_disk: OwnDisk::default(),
             revision: machine.revision(),
             keeping_up: KeepingUp::default(),
             change_at: Index(0),

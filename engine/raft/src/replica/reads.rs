@@ -171,7 +171,7 @@ mod tests {
                 log_keep_bytes: 0,
                 log_keep_bytes_for_followers: 0,
                 shared_entries_min: 1,
-                slow_disk_min: None,
+                slow_disk: None,
             };
             let consensus = ConsensusConfig::new(MemberId(1), 1);
             let reader = log.reader();

@@ -153,7 +153,7 @@ mod tests {
             log_keep_bytes: keep_bytes,
             log_keep_bytes_for_followers: keep_bytes_for_followers,
             shared_entries_min: 1,
-            slow_disk_min: None,
+            slow_disk: None,
         };
         let consensus = ConsensusConfig::new(MemberId(1), 1);
         Replica::new(config, consensus, log.hard_state(), log.reader(), &machine).unwrap()

@@ -8,7 +8,7 @@ use dengine_data_dir::Identity;
 use dengine_kv::{StateMachine, StoreError};
 use dengine_log::{Log, LogError, LogOptions, LogReader, Position, RealDisk, Recovered};
 use dengine_raft::consensus::ConsensusConfig;
-use dengine_raft::replica::{OpenError, Opened, Replica, ReplicaConfig, open_member};
+use dengine_raft::replica::{OpenError, Opened, Replica, ReplicaConfig, SlowDisk, open_member};
 
 use super::space::{Look, Space};
 use super::start::Start;
@@ -206,7 +206,7 @@ pub(super) fn restore(
         log_keep_bytes: start.config.log.keep_bytes,
         log_keep_bytes_for_followers: start.config.log.keep_bytes_for_followers,
         shared_entries_min: SHARED_ENTRIES_MIN,
-        slow_disk_min: start.config.slow_disk(),
+        slow_disk: start.config.slow_disk().map(SlowDisk::of_at_least),
     };
     let hard_state = recovered.hard_state;
     Replica::new(replica, config, hard_state, log.reader(), machine)

@@ -269,7 +269,7 @@ fn leader(
         log_keep_bytes: 0,
         log_keep_bytes_for_followers: 0,
         shared_entries_min: 1,
-        slow_disk_min: None,
+        slow_disk: None,
     };
     let consensus = ConsensusConfig::new(ID, 1);
     let replica = Replica::new(config, consensus, hard_state, log.reader(), &machine);

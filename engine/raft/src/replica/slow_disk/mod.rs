@@ -24,23 +24,50 @@ use crate::output::{HandOver, Output};
 
 /// The others need at most this part of the leader's time.
 const TIMES: u32 = 3;
-/// Appends are judged together that were followed in so long, at least, and so many.
-const WINDOW: Duration = Duration::from_secs(1);
+/// Of so many appends at least a window consists.
 const APPENDS_MIN: u32 = 4;
 /// A disk is slow that was so in so many windows in a row.
 const WINDOWS: u32 = 3;
-/// What was found counts for so long, some ticks at least.
-const NEWS: Duration = Duration::from_secs(2);
-/// After a hand-over, whatever came of it, this member hands over for no slow disk for so long:
-/// whoever gave it the lead back may have a reason.
-const REST: Duration = Duration::from_secs(60);
-/// Nor does a member, if the lead has changed hands so often in that time: what leading itself
-/// slows down, as reads do that only a leader has, would move it round for ever.
+/// What was found counts for so many windows, which are some ticks.
+const NEWS_WINDOWS: u32 = 2;
+/// A member hands over for no slow disk while the lead has changed hands so often within
+/// [`SlowDisk::rest`]: what leading itself slows down, as reads do that only a leader has, would move
+/// it round for ever.
 const CHANGES: usize = 2;
 
+/// When a leader's disk is slow, and how often that moves the lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowDisk {
+    /// The least that an append takes on a slow disk.
+    pub least: Duration,
+    /// Appends are judged together that were followed in so long; three times in a row they have
+    /// to be slow. Some ticks.
+    pub window: Duration,
+    /// After a hand-over, whatever came of it, this member hands over for no slow disk for so long:
+    /// whoever gave it the lead back may have a reason. Nor does any while the lead has changed
+    /// hands twice in that time.
+    pub rest: Duration,
+}
+
+impl SlowDisk {
+    /// No disk is slow.
+    pub(super) const NEVER: Self = Self::of_at_least(Duration::MAX);
+
+    /// Windows of a second, and rest for a minute.
+    #[must_use]
+    pub const fn of_at_least(least: Duration) -> Self {
+        Self {
+            least,
+            window: Duration::from_secs(1),
+            rest: Duration::from_secs(60),
+        }
+    }
+}
+
 /// How the disk of a leader does beside those of others.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct OwnDisk {
+    bounds: SlowDisk,
     followed: Option<Followed>,
     /// Who has acknowledged that append, and after how long, which only grows.
     by: Vec<(MemberId, Duration)>,
@@ -70,8 +97,8 @@ impl Leads {
         }
     }
 
-    fn is_restless(&self, now: Moment) -> bool {
-        self.changed[CHANGES - 1].is_some_and(|at| now.since(at) < REST)
+    fn is_restless(&self, now: Moment, rest: Duration) -> bool {
+        self.changed[CHANGES - 1].is_some_and(|at| now.since(at) < rest)
     }
 }
 
@@ -102,8 +129,8 @@ struct Window {
 }
 
 impl Window {
-    fn is_full(&self, now: Moment) -> bool {
-        self.appends >= APPENDS_MIN && now.since(self.since) >= WINDOW
+    fn is_full(&self, now: Moment, least: Duration) -> bool {
+        self.appends >= APPENDS_MIN && now.since(self.since) >= least
     }
 
     /// If nearly all were slow.
@@ -117,6 +144,20 @@ impl Window {
 }
 
 impl OwnDisk {
+    pub(super) fn new(bounds: SlowDisk) -> Self {
+        Self {
+            bounds,
+            followed: None,
+            by: Vec::new(),
+            window: Window::default(),
+            slow_windows: 0,
+            slow: None,
+            prompt: BTreeMap::new(),
+            rests_until: Moment::default(),
+            leads: Leads::default(),
+        }
+    }
+
     /// An append is handed out, up to this entry.
     fn appended(&mut self, id: AppendId, last: Index, now: Moment) {
         if self.followed.is_none() {
@@ -139,9 +180,8 @@ impl OwnDisk {
         }
     }
 
-    /// The appends up to this one are on this member's disk. A disk that takes less than `least` is
-    /// not slow.
-    fn persisted(&mut self, id: AppendId, now: Moment, members: &Membership, least: Duration) {
+    /// The appends up to this one are on this member's disk.
+    fn persisted(&mut self, id: AppendId, now: Moment, members: &Membership) {
         let Some(followed) = self.followed.take_if(|it| it.id <= id) else {
             return;
         };
@@ -160,13 +200,13 @@ impl OwnDisk {
         }
         window.appends += 1;
         if let Some((_, others)) = self.by.get(quorum - 1)
-            && own >= least
+            && own >= self.bounds.least
         {
             window.slow += 1;
             window.own += own;
             window.others += *others;
         }
-        if window.is_full(now) {
+        if window.is_full(now, self.bounds.window) {
             self.end_window(now);
         }
     }
@@ -184,8 +224,8 @@ impl OwnDisk {
     /// If this disk is so slow that another member should lead.
     fn slowness(&self, now: Moment) -> Option<Slowness> {
         let (slowness, at) = self.slow?;
-        let is_news = now.since(at) < NEWS;
-        let has_rested = now >= self.rests_until && !self.leads.is_restless(now);
+        let is_news = now.since(at) < self.bounds.window * NEWS_WINDOWS;
+        let has_rested = now >= self.rests_until && !self.leads.is_restless(now, self.bounds.rest);
         let is_slow = self.slow_windows >= WINDOWS && is_news && has_rested;
         is_slow.then_some(slowness)
     }
@@ -210,7 +250,7 @@ impl OwnDisk {
         *self = Self {
             rests_until: self.rests_until,
             leads: self.leads,
-            ..Self::default()
+            ..Self::new(self.bounds)
         };
     }
 }
@@ -219,7 +259,7 @@ impl<L: LogRead> Replica<L> {
     /// An append is handed out.
     pub(super) fn follow_append(&mut self, id: AppendId, last: Option<Index>) {
         let leads = self.consensus.state().role == Role::Leader;
-        if let Some(last) = last.filter(|_| leads && self.config.slow_disk_min.is_some()) {
+        if let Some(last) = last.filter(|_| leads && self.config.slow_disk.is_some()) {
             self.own_disk.appended(id, last, self.now);
         }
     }
@@ -234,11 +274,9 @@ impl<L: LogRead> Replica<L> {
     }
 
     pub(super) fn note_own_disk(&mut self, id: AppendId) {
-        let Some(least) = self.config.slow_disk_min else {
-            return;
-        };
-        self.own_disk
-            .persisted(id, self.now, &self.membership, least);
+        if self.config.slow_disk.is_some() {
+            self.own_disk.persisted(id, self.now, &self.membership);
+        }
     }
 
     /// Whoever does not lead follows no appends, and comes to lead as if its disk were new.
@@ -273,7 +311,7 @@ impl<L: LogRead> Replica<L> {
             return;
         };
         self.own_disk.forget();
-        self.own_disk.rests_until = self.now.after(REST);
+        self.own_disk.rests_until = self.now.after(self.own_disk.bounds.rest);
         let hand_over = HandOver { to, own, others };
         self.outputs.push(Output::HandsOver(hand_over));
         self.begin_transfer(None, to);

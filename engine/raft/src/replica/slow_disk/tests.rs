@@ -8,7 +8,7 @@ use crate::output::{LogJob, Outbound};
 use crate::replica::lone::{LoneLeader, record};
 
 const STEP: Duration = Duration::from_millis(1);
-const LEAST: Duration = Duration::from_millis(5);
+const BOUNDS: SlowDisk = SlowDisk::of_at_least(Duration::from_millis(5));
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -41,7 +41,8 @@ impl Cluster {
             handed_over: Vec::new(),
             deaf: None,
         };
-        cluster.leader.replica.config.slow_disk_min = Some(LEAST);
+        cluster.leader.replica.config.slow_disk = Some(BOUNDS);
+        cluster.leader.replica.own_disk = OwnDisk::new(BOUNDS);
         for follower in &mut cluster.followers {
             // Until then it does not vote: it may just have followed another one.
             (0..10).for_each(|_| follower.tick());
@@ -148,7 +149,7 @@ fn a_leader_with_a_slow_disk_hands_over_within_five_seconds() {
             "{hand_over:?}"
         );
         let rests_until = cluster.leader.replica.own_disk.rests_until;
-        assert_eq!(rests_until, cluster.leader.now.after(REST));
+        assert_eq!(rests_until, cluster.leader.now.after(BOUNDS.rest));
         // Until then the transfer is under way.
         let begun = cluster.leader.now;
         while cluster.leads() {
@@ -205,18 +206,18 @@ fn slow_for(disk: &mut OwnDisk, seconds: u64, mut now: Moment) -> Moment {
             disk.acknowledged(by, now);
         }
         now = now.after(ms(100));
-        disk.persisted(id, now, members, LEAST);
+        disk.persisted(id, now, members);
     }
     now
 }
 
 #[test]
 fn who_gets_the_lead_back_keeps_it_for_a_minute() {
-    let mut disk = OwnDisk::default();
+    let mut disk = OwnDisk::new(BOUNDS);
     let now = slow_for(&mut disk, 4, Moment(0));
     assert!(disk.slowness(now).is_some());
     disk.forget();
-    disk.rests_until = now.after(REST);
+    disk.rests_until = now.after(BOUNDS.rest);
     let now = slow_for(&mut disk, 59, now);
     assert!(disk.slowness(now).is_none());
     let now = slow_for(&mut disk, 2, now);
@@ -226,7 +227,7 @@ fn who_gets_the_lead_back_keeps_it_for_a_minute() {
 /// As where a disk is slow because its member leads.
 #[test]
 fn a_lead_that_goes_round_comes_to_rest() {
-    let mut disk = OwnDisk::default();
+    let mut disk = OwnDisk::new(BOUNDS);
     let minute = 60_000;
     for (at, leader) in [(0, 1), (4_000, 2), (5_000, 2), (8_000, 1)] {
         disk.leads
@@ -242,10 +243,13 @@ fn a_lead_that_goes_round_comes_to_rest() {
 
 #[test]
 fn a_disk_that_has_done_nothing_since_is_slow_no_more() {
-    let mut disk = OwnDisk::default();
+    let mut disk = OwnDisk::new(BOUNDS);
     let now = slow_for(&mut disk, 3, Moment(0));
     assert!(disk.slowness(now).is_some());
-    assert!(disk.slowness(now.after(NEWS)).is_none());
+    assert!(
+        disk.slowness(now.after(BOUNDS.window * NEWS_WINDOWS))
+            .is_none()
+    );
 }
 
 #[test]
@@ -262,7 +266,7 @@ fn the_next_one_is_prompt_fit_and_caught_up() {
         prompt: [(2, 40), (3, 90), (4, 100)]
             .map(|(id, times)| (MemberId(id), times))
             .into(),
-        ..OwnDisk::default()
+        ..OwnDisk::new(BOUNDS)
     };
     let best = of(4, 9);
     for (changed, expected) in [

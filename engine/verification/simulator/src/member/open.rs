@@ -9,7 +9,8 @@ use dengine_log::memory::MemoryDisk;
 use dengine_log::{Log, LogError, LogOptions, LogReader, Position, Recovered};
 use dengine_raft::consensus::{ConsensusConfig, ReplicaState};
 use dengine_raft::replica::{
-    Applier, Keeper, LogWriter, OpenError, Opened, Replica, ReplicaConfig, first_batch, open_member,
+    Applier, Keeper, LogWriter, OpenError, Opened, Replica, ReplicaConfig, SlowDisk, first_batch,
+    open_member,
 };
 use dengine_snapshot::{MemberDirs, SnapshotError, Staging};
 use dengine_types::{ClusterId, HardState, Index};
@@ -34,8 +35,13 @@ pub(crate) const CLUSTER: ClusterId = ClusterId(0xd00d);
 /// For so many election timeouts a member that lost writes leaves it to others to stand for
 /// election: what the documentation says, and not what the source has.
 const HESITATION_TIMEOUTS: u64 = 5;
-/// Of a leader that hands over for its disk, as members of `dengine` are started.
-const SLOW_DISK_MIN: Duration = Duration::from_millis(5);
+/// When a leader hands over for its disk: as members of `dengine` are started, but sooner and more
+/// often, for no run lasts long.
+const SLOW_DISK: SlowDisk = SlowDisk {
+    window: Duration::from_millis(300),
+    rest: Duration::from_secs(5),
+    ..SlowDisk::of_at_least(Duration::from_millis(5))
+};
 
 /// As what a replica starts.
 struct Start {
@@ -367,7 +373,7 @@ impl Member {
             log_keep_bytes: settings.log_keep_bytes,
             log_keep_bytes_for_followers: 2 * settings.log_keep_bytes,
             shared_entries_min: sim.plan.shared_entries_min(),
-            slow_disk_min: Some(SLOW_DISK_MIN),
+            slow_disk: Some(SLOW_DISK),
         };
         let consensus = ConsensusConfig {
             election_ticks,
