@@ -40,17 +40,6 @@ fn streams_come_to_wake_hubs() {
     assert!((1..=20).any(woken));
 }
 
-/// A disk is slow for seconds, and the others' are not.
-#[test]
-fn leaders_come_to_hand_over_for_a_slow_disk() {
-    let handed_over = |seed| {
-        run(seed, Keep::Hash)
-            .counts
-            .contains_key("hand-overs for a slow disk")
-    };
-    assert!((1..=60).any(handed_over));
-}
-
 #[test]
 fn without_a_planted_bug_nothing_is_found() {
     for seed in 1..=600 {
