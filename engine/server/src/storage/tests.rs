@@ -475,7 +475,8 @@ fn apply_and_flush(machine: &mut StateMachine<RocksStore>, indexes: RangeInclusi
 #[test]
 fn a_store_tells_what_its_cache_and_its_filters_spare() {
     let member = Counted::new();
-    let mut machine = member.open();
+    // What is read must be looked for in the store.
+    let mut machine = member.open().with_key_cache(0);
     apply_and_flush(&mut machine, 1..=200);
     let flushed = statistics(&machine);
     assert_eq!(flushed.cache_capacity_bytes, SMALL.block_cache_bytes as u64);
