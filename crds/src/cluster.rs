@@ -224,7 +224,7 @@ pub struct Retention {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Tracing {
-    /// A collector that takes OTLP over gRPC without TLS, such as http://collector.monitoring:4317.
+    /// A collector that takes OTLP over gRPC without TLS, as `http://collector.monitoring:4317`.
     #[schemars(length(min = 1, max = 512))]
     #[x_kube(validation = Rule::new(COLLECTOR_RULE)
         .message("endpoint must be http://HOST:PORT, such as http://collector.monitoring:4317"))]
