@@ -94,6 +94,11 @@ fn write_setup(out: &mut String, result: &RunResult) -> fmt::Result {
             &format!("{requests} requests in {seconds} s"),
         )?;
     }
+    write_preparation(out, result)
+}
+
+/// What was done before the run, and what is beside it.
+fn write_preparation(out: &mut String, result: &RunResult) -> fmt::Result {
     if let Some(preload) = result.preload {
         let keys = grouped(preload.keys);
         line(

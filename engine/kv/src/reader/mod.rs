@@ -129,7 +129,7 @@ pub struct Gets<'r, S: Store> {
     reader: &'r Reader<S>,
     /// Opened for the first key that the cache does not have.
     cursor: Option<S::Cursor<'r>>,
-    /// The newest revision at the beginning, or when it began anew.
+    /// The newest revision at the beginning, or when it began again.
     current: Revision,
     buffer: Vec<u8>,
 }

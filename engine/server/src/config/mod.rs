@@ -147,8 +147,8 @@ settings! {
         ///
         /// A leader hands over, twice a minute in the whole cluster at most, if for seconds its
         /// appends take at least so long to be on its disk, and three times as long as those who
-        /// would be a quorum without it take to acknowledge them. Every write waits for the leader's
-        /// disk, and for no follower's while enough others are fast.
+        /// would be a quorum without it take to acknowledge them. Every write waits for the
+        /// leader's disk, and for no follower's while enough others are fast.
         slow_disk_ms: u64 = 5;
     } sections {
         /// Limits on what one member accepts and holds.

@@ -31,8 +31,8 @@ const WINDOWS: u32 = 3;
 /// What was found counts for so many windows, which are some ticks.
 const NEWS_WINDOWS: u32 = 2;
 /// A member hands over for no slow disk while the lead has changed hands so often within
-/// [`SlowDisk::rest`]: what leading itself slows down, as reads do that only a leader has, would move
-/// it round for ever.
+/// [`SlowDisk::rest`]: what leading itself slows down, as reads do that only a leader has, would
+/// move it round forever.
 const CHANGES: usize = 2;
 
 /// When a leader's disk is slow, and how often that moves the lead.
@@ -297,7 +297,7 @@ impl<L: LogRead> Replica<L> {
         if self.transfer.is_some() || self.consensus.may_change_members() {
             return;
         }
-        // To read it for another slows the disk down, and the next leader would begin with it anew.
+        // To read it for another slows the disk down, and the next leader would begin it again.
         if self.consensus.is_busy_with_a_snapshot() {
             self.own_disk.forget();
             return;
