@@ -18,8 +18,8 @@ const OF_A_TARGET: [&str; 6] = [
     "--ignore-space",
 ];
 
-/// Keys that each system is filled with again in every round. Writing more of them takes longer than
-/// all that is measured on them.
+/// Keys that each system is filled with again in every round. Writing more of them takes longer
+/// than all that is measured on them.
 const KEYS_OF_A_ROUND_MAX: u64 = 1_000_000;
 
 /// What `dengine-e2e bench` takes.
