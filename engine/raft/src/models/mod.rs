@@ -15,5 +15,22 @@ mod orders;
 mod turns;
 
 use bytes::Bytes;
+use dengine_kv::{Command, CommandVersion, Request};
+use dengine_types::{Entry, EntryKind, Index, Term};
 
 const KEY: Bytes = Bytes::from_static(b"k");
+
+/// An entry of term 1.
+fn entry(index: u64, command: Command) -> Entry {
+    let request = Request {
+        session: None,
+        command,
+    };
+    Entry {
+        index: Index(index),
+        term: Term(1),
+        kind: EntryKind::Command,
+        context: Bytes::copy_from_slice(&index.to_be_bytes()),
+        data: request.encode(CommandVersion::CURRENT),
+    }
+}

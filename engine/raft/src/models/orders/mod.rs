@@ -5,10 +5,9 @@ mod published;
 mod store;
 
 use bytes::Bytes;
-use dengine_kv::{Command, CommandVersion, Request};
-use dengine_types::{Entry, EntryKind, Index, Term};
+use dengine_kv::Command;
 
-use crate::models::KEY;
+use crate::models::{KEY, entry};
 
 /// Tries every order with at most three preemptions, which is what loom's authors advise: more find
 /// hardly more.
@@ -16,21 +15,6 @@ fn every_order(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
-}
-
-/// An entry of term 1.
-fn entry(index: u64, command: Command) -> Entry {
-    let request = Request {
-        session: None,
-        command,
-    };
-    Entry {
-        index: Index(index),
-        term: Term(1),
-        kind: EntryKind::Command,
-        context: Bytes::copy_from_slice(&index.to_be_bytes()),
-        data: request.encode(CommandVersion::CURRENT),
-    }
 }
 
 /// A put of [`KEY`].

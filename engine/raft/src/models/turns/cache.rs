@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
-use dengine_kv::{Command, CommandVersion, Reader, Request, StateMachine};
+use dengine_kv::{Command, Reader, StateMachine};
 use dengine_planted::{Bug, plant};
-use dengine_types::{Entry, EntryKind, Index, Revision, Term};
+use dengine_types::{Entry, Revision};
 use shuttle::thread;
 
 use super::long_turns;
-use crate::models::KEY;
+use crate::models::{KEY, entry};
 
 /// The cache holds one key, or two if the second came later.
 const CACHE_BYTES: usize = 400;
@@ -21,17 +21,7 @@ fn put(index: u64, key: Bytes) -> Entry {
         prev_kv: false,
         ttl_ms: 0,
     };
-    let request = Request {
-        session: None,
-        command,
-    };
-    Entry {
-        index: Index(index),
-        term: Term(1),
-        kind: EntryKind::Command,
-        context: Bytes::new(),
-        data: request.encode(CommandVersion::CURRENT),
-    }
+    entry(index, command)
 }
 
 fn open(store: &MemoryStore) -> StateMachine<MemoryStore> {
