@@ -24,6 +24,7 @@ pub(super) struct Stages {
 /// A batch on its way to log and peers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Appended {
+    first: Index,
     last: Index,
     pub(super) id: AppendId,
     /// When it was handed over.
@@ -58,7 +59,9 @@ impl Stages {
     /// The batch that an entry was in which was just observed to be committed, if it is remembered.
     pub(super) fn batch_of(&self, index: Index) -> Option<Appended> {
         let batches = self.committed.iter().chain(self.appended.front());
-        batches.copied().find(|it| index <= it.last)
+        batches
+            .copied()
+            .find(|it| (it.first..=it.last).contains(&index))
     }
 
     fn append(&mut self, id: AppendId, entries: &[Entry], now: Instant) {
@@ -75,6 +78,7 @@ impl Stages {
         }
         if self.appended.len() < BATCHES_MAX {
             self.appended.push_back(Appended {
+                first: first.index,
                 last: last.index,
                 id,
                 at: now,
@@ -145,6 +149,22 @@ mod tests {
         let batch = |index| stages.batch_of(Index(index)).map(|it| it.id.0);
         assert_eq!([batch(2), batch(4), batch(7)], [Some(1), Some(2), Some(3)]);
         assert_eq!(batch(10), None);
+    }
+
+    #[test]
+    fn an_entry_of_a_batch_that_is_not_remembered_is_of_no_other() {
+        let (mut stages, now) = (Stages::default(), Instant::now());
+        let (forgotten, last) = (BATCHES_MAX as u64 + 1, BATCHES_MAX as u64 + 2);
+        for index in 1..=forgotten {
+            stages.append(AppendId(index), &entries(index..=index), now);
+        }
+        stages.commit(&entries(1..=1), now);
+        stages.append(AppendId(last), &entries(last..=last), now);
+        stages.commit(&entries(2..=last), now);
+        let of = |index| stages.batch_of(Index(index)).map(|it| it.id);
+        let found = [forgotten - 1, forgotten, last].map(of);
+        let expected = [Some(AppendId(forgotten - 1)), None, Some(AppendId(last))];
+        assert_eq!(found, expected);
     }
 
     #[test]
