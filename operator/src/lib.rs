@@ -13,6 +13,7 @@ pub mod check;
 pub mod cluster;
 mod conditions;
 pub mod context;
+mod deadlines;
 mod guard;
 mod hash;
 mod http;

@@ -17,6 +17,7 @@ use tower::util::MapRequestLayer;
 
 use crate::cluster::validate::Defaults;
 use crate::context::Context;
+use crate::deadlines::Deadlines;
 use crate::options::Options;
 use crate::scope::Scope;
 use crate::{benchmark, cluster, http, lease, readiness, telemetry};
@@ -76,7 +77,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     outcome
 }
 
-/// The Kubernetes API as kubectl finds it, or as a pod does; requests are counted.
+/// The Kubernetes API as kubectl finds it, or as a pod does; requests are counted and have
+/// deadlines.
 async fn client() -> anyhow::Result<Client> {
     let config = Config::infer().await;
     let config = config.context("the Kubernetes API is not configured")?;
@@ -85,7 +87,7 @@ async fn client() -> anyhow::Result<Client> {
         request
     });
     let client = ClientBuilder::try_from(config).context("the Kubernetes API cannot be used")?;
-    Ok(client.with_layer(&counted).build())
+    Ok(client.with_layer(&counted).with_layer(&Deadlines).build())
 }
 
 async fn acquire(holds: &mut watch::Receiver<bool>) -> anyhow::Result<()> {

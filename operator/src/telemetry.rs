@@ -119,7 +119,7 @@ pub(crate) fn count_request(method: &Method, uri: &Uri) {
 
 /// The verb as in RBAC rules. A list is a `get` of a path that ends in a kind: the operator reads
 /// no subresources.
-fn verb(method: &Method, uri: &Uri) -> &'static str {
+pub(crate) fn verb(method: &Method, uri: &Uri) -> &'static str {
     let watches = uri.query().is_some_and(|query| {
         let mut parameters = query.split('&');
         parameters.any(|one| one == "watch=true" || one == "watch=1")
