@@ -126,20 +126,33 @@ impl KeyCache {
     /// The newest pair of a key, without its value unless `with_value`, or that there is none. For
     /// the applier. `None`: ask the store.
     pub(super) fn get(&self, key: &Bytes, with_value: bool) -> Option<Option<KeyValue>> {
-        self.part(key).get(key)?.pair(key, with_value)
+        self.part(key)
+            .answer(key, |newest| newest.pair(key, with_value))
     }
 
     /// The same with its value, for a reader: as of the published revision `at`.
     pub(super) fn get_at(&self, key: &Bytes, at: Revision) -> Option<Option<KeyValue>> {
-        let mut part = self.part(key);
-        let newest = part.get(key)?;
-        let is_of_then = newest.revision() <= at || planted!(CachedPastRevision);
-        is_of_then.then(|| newest.pair(key, true)).flatten()
+        self.part(key).answer(key, |newest| {
+            let is_of_then = newest.revision() <= at || planted!(CachedPastRevision);
+            is_of_then.then(|| newest.pair(key, true)).flatten()
+        })
     }
 
     /// Records a change, before its revision is published. Every change has to be.
     pub(super) fn learn(&self, key: &[u8], now: Newest) {
         self.part(key).learn(key, now);
+    }
+
+    /// What it takes and spares, part after part.
+    pub(super) fn usage(&self) -> KeyCacheUsage {
+        let mut usage = KeyCacheUsage::default();
+        for part in &self.parts {
+            let part = part.lock().unwrap_or_else(PoisonError::into_inner);
+            usage.bytes += (part.young_bytes + part.old_bytes) as u64;
+            usage.hits += part.hits;
+            usage.misses += part.misses;
+        }
+        usage
     }
 
     fn part(&self, key: &[u8]) -> MutexGuard<'_, Part> {
@@ -150,6 +163,17 @@ impl KeyCache {
     }
 }
 
+/// What the cache of keys that changed lately takes, and what it spares the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyCacheUsage {
+    /// Approximately what it takes now.
+    pub bytes: u64,
+    /// How often it had the key that a change or a read looked for.
+    pub hits: u64,
+    /// How often the store was asked instead.
+    pub misses: u64,
+}
+
 #[derive(Debug, Default)]
 struct Part {
     generation_bytes_max: usize,
@@ -157,14 +181,34 @@ struct Part {
     /// What the young ones take.
     young_bytes: usize,
     old: HashMap<Box<[u8]>, Newest>,
+    /// What the old ones take.
+    old_bytes: usize,
+    hits: u64,
+    misses: u64,
 }
 
 impl Part {
+    /// What `answer` makes of the newest state of a key, if it is known and enough; counted.
+    fn answer<T>(&mut self, key: &[u8], answer: impl FnOnce(&Newest) -> Option<T>) -> Option<T> {
+        let answer = self.get(key).and_then(answer);
+        match answer {
+            Some(_) => self.hits += 1,
+            None => self.misses += 1,
+        }
+        answer
+    }
+
     fn get(&mut self, key: &[u8]) -> Option<&Newest> {
-        if let Some((key, newest)) = self.old.remove_entry(key) {
+        if let Some((key, newest)) = self.remove_old(key) {
             self.insert(key, newest);
         }
         self.young.get(key)
+    }
+
+    fn remove_old(&mut self, key: &[u8]) -> Option<(Box<[u8]>, Newest)> {
+        let (key, before) = self.old.remove_entry(key)?;
+        self.old_bytes -= before.cost_bytes(&key);
+        Some((key, before))
     }
 
     fn learn(&mut self, key: &[u8], now: Newest) {
@@ -174,7 +218,7 @@ impl Part {
                 self.young_bytes -= before.cost_bytes(&key);
                 Some(key)
             }
-            None => self.old.remove_entry(key).map(|(key, _)| key),
+            None => self.remove_old(key).map(|(key, _)| key),
         };
         self.insert(known.unwrap_or_else(|| key.into()), now);
     }
@@ -187,7 +231,7 @@ impl Part {
         }
         if self.young_bytes + bytes > self.generation_bytes_max {
             self.old = std::mem::take(&mut self.young);
-            self.young_bytes = 0;
+            self.old_bytes = std::mem::take(&mut self.young_bytes);
         }
         self.young_bytes += bytes;
         self.young.insert(key, now);
@@ -226,7 +270,7 @@ mod tests {
         let age = || {
             let mut part = cache.part(b"a");
             part.old = std::mem::take(&mut part.young);
-            part.young_bytes = 0;
+            part.old_bytes = std::mem::take(&mut part.young_bytes);
         };
         age();
         cache.learn(b"a", Newest::Deleted(Revision(3)));
@@ -269,10 +313,12 @@ mod tests {
         for part in &cache.parts {
             let part = part.lock().expect("no holder panics");
             assert_eq!(part.young_bytes, cost(&part.young));
-            assert!(cost(&part.old) <= part.generation_bytes_max);
-            all += part.young_bytes + cost(&part.old);
+            assert_eq!(part.old_bytes, cost(&part.old));
+            assert!(part.old_bytes <= part.generation_bytes_max);
+            all += part.young_bytes + part.old_bytes;
             keys += part.young.len() + part.old.len();
         }
+        assert_eq!(cache.usage().bytes, all as u64);
         (all, keys)
     }
 
@@ -308,6 +354,20 @@ mod tests {
             cache.learn(&key(number), now);
             assert!(held(&cache).0 <= BYTES);
         }
+    }
+
+    /// What is known and not enough is a miss too: the store is asked.
+    #[test]
+    fn what_the_store_is_spared_is_counted() {
+        let cache = KeyCache::new(4 << 10);
+        assert_eq!(cache.get(&KEY, false), None);
+        cache.learn(b"a", live(7));
+        assert!(cache.get(&KEY, true).is_some());
+        assert!(cache.get_at(&KEY, Revision(7)).is_some());
+        assert_eq!(cache.get_at(&KEY, Revision(6)), None);
+        let usage = cache.usage();
+        assert_eq!((usage.hits, usage.misses), (2, 2));
+        assert_eq!(usage.bytes, live(7).cost_bytes(b"a") as u64);
     }
 
     #[test]

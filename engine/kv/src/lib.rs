@@ -44,6 +44,7 @@ pub use command::{
     ExpiredKey, LoggedRequest, Relation, Request, SessionStamp,
 };
 pub use expiry::{DueSession, Expiry, RETRY as EXPIRY_RETRY};
+pub use key_cache::KeyCacheUsage;
 pub use key_range::KeyRange;
 pub use layout::Stamp;
 pub use machine::{Flusher, StateMachine};

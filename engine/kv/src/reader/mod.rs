@@ -29,6 +29,7 @@ use bytes::Bytes;
 use dengine_planted::planted;
 use dengine_types::{Index, Revision};
 
+use super::key_cache::KeyCacheUsage;
 use super::machine::SharedState;
 use super::scan::{Found, Scan, Seen, find};
 use super::store::{Scope, Store, StoreError};
@@ -284,6 +285,12 @@ impl<S: Store> Reader<S> {
     #[must_use]
     pub fn approximate_bytes(&self) -> u64 {
         self.shared.store.approximate_bytes()
+    }
+
+    /// What the cache of keys that changed lately takes and spares, since the state was opened.
+    #[must_use]
+    pub fn key_cache_usage(&self) -> KeyCacheUsage {
+        self.shared.keys.usage()
     }
 
     /// The cursors to read from, the store's revision, and the revision to read at.

@@ -1,7 +1,7 @@
 //! The monitor port: health over gRPC and HTTP (`/healthz`, `/readyz`) and metrics over HTTP, in
 //! plain text, holding no data.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use dengine_kv::KeyCacheUsage;
 use metrics::{counter, gauge};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::Semaphore;
@@ -37,6 +38,8 @@ struct Source {
     stop: CancellationToken,
     /// One scrape at a time asks the store.
     asks_store: Arc<Semaphore>,
+    /// As of the last scrape.
+    key_cache: Arc<Mutex<KeyCacheUsage>>,
 }
 
 /// Questions of a line, and answers of some kilobytes. Those that are not read are kept until their
@@ -72,6 +75,7 @@ pub(super) async fn serve(
             metrics,
             stop: stop.clone(),
             asks_store: Arc::new(Semaphore::new(1)),
+            key_cache: Arc::default(),
         });
     let routes = Routes::from(routes.merge(scrape)).prepare();
     connections::serve(listener, HTTP, routes, stop).await;
@@ -118,6 +122,7 @@ async fn render(State(source): State<Source>) -> impl IntoResponse {
     if let Ok(reader) = source.node.reader() {
         gauge!(names::SESSIONS).set(reader.open_sessions() as f64);
         gauge!(names::SESSIONS_MAX).set(dengine_kv::SESSIONS_MAX as f64);
+        source.record_key_cache(reader.key_cache_usage());
     }
     source.record_store().await;
     if let Some(bytes) = resident_bytes() {
@@ -131,6 +136,18 @@ async fn render(State(source): State<Source>) -> impl IntoResponse {
 }
 
 impl Source {
+    fn record_key_cache(&self, now: KeyCacheUsage) {
+        let mut last = self
+            .key_cache
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let (hits, misses) = counted_since(*last, now);
+        *last = now;
+        gauge!(names::KEY_CACHE_BYTES).set(now.bytes as f64);
+        counter!(names::KEY_CACHE_HITS_TOTAL).increment(hits);
+        counter!(names::KEY_CACHE_MISSES_TOTAL).increment(misses);
+    }
+
     /// Asks the store, but not for long: all other metrics are wanted also while it hangs. Its own
     /// stay as they were then.
     async fn record_store(&self) {
@@ -186,6 +203,18 @@ fn record_store(store: &StoreStatistics) {
     counter!(names::STORE_WRITES_STALLED_MILLISECONDS_TOTAL).absolute(stalled_ms);
 }
 
+/// Hits and misses since then. A member that has taken over a snapshot has a new cache, which counts
+/// from 0.
+fn counted_since(then: KeyCacheUsage, now: KeyCacheUsage) -> (u64, u64) {
+    let is_new = now.hits < then.hits || now.misses < then.misses;
+    let then = if is_new {
+        KeyCacheUsage::default()
+    } else {
+        then
+    };
+    (now.hits - then.hits, now.misses - then.misses)
+}
+
 fn record_lookups(blocks: &'static str, of: Lookups) {
     counter!(names::STORE_CACHE_HITS_TOTAL, names::BLOCKS => blocks).absolute(of.hits);
     counter!(names::STORE_CACHE_MISSES_TOTAL, names::BLOCKS => blocks).absolute(of.misses);
@@ -196,4 +225,24 @@ fn resident_bytes() -> Option<u64> {
     let statm = fs_err::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(hits: u64, misses: u64) -> KeyCacheUsage {
+        KeyCacheUsage {
+            bytes: 0,
+            hits,
+            misses,
+        }
+    }
+
+    #[test]
+    fn a_new_cache_takes_nothing_off_its_counters() {
+        assert_eq!(counted_since(usage(0, 0), usage(5, 2)), (5, 2));
+        assert_eq!(counted_since(usage(5, 2), usage(6, 2)), (1, 0));
+        assert_eq!(counted_since(usage(6, 2), usage(4, 3)), (4, 3));
+    }
 }

@@ -65,6 +65,17 @@ metrics_table! {
     /// Approximate size of the state on disk
     Gauge STATE_SIZE_BYTES = "dengine_state_size_bytes";
 
+    /// Bytes that the cache of keys that changed lately takes, about
+    ///
+    /// At most `state.key_cache_bytes`.
+    Gauge KEY_CACHE_BYTES = "dengine_key_cache_bytes";
+
+    /// Times that a change, or a read of one key, found its key in that cache
+    Counter KEY_CACHE_HITS_TOTAL = "dengine_key_cache_hits_total";
+
+    /// Times that it did not, and the store was searched
+    Counter KEY_CACHE_MISSES_TOTAL = "dengine_key_cache_misses_total";
+
     /// 1 while the store answers what its metrics ask
     ///
     /// Else 0, as before the member has one and while it takes over a snapshot: its other metrics
