@@ -99,8 +99,10 @@ impl ClientShared {
         policy.attempt_timeout = policy.attempt_timeout.min(attempt_max);
         let mut attempts = Attempts::new(policy, operation, lane, deadline);
         let mut target = attempts.first();
+        let is_spread = self.options.spread_reads && message.may_be_spread();
+        let for_leader = message.is_for_leader() && !is_spread;
         loop {
-            let (route, link) = self.pool.resolve(message.is_for_leader(), &target);
+            let (route, link) = self.pool.resolve(for_leader, &target);
             let mut message = message.clone();
             message.set_at_least(position(self.seen()));
             if let Some(ticket) = ticket {

@@ -40,6 +40,12 @@ pub struct ClientOptions {
     pub retry: RetryPolicy,
     /// How calls travel.
     pub wire: Wire,
+    /// Linearizable reads stay on the caller's own connection, whichever member it leads to. The
+    /// leader answers one with about two thirds of the work (half of it, with unary calls), so they
+    /// go there by default, as writes and lease reads do. Spread, they cost more in all, but what
+    /// they cost is shared by the machines of all members: for when that of the leader is busy with
+    /// nothing else. Default: not.
+    pub spread_reads: bool,
     /// Where members are reached from here, by the addresses that they name each other by: for a
     /// client beside forwarded ports, where those names lead nowhere, or to another cluster. What
     /// is not among them is not connected to. Default: none, and members are where they say.
@@ -66,6 +72,7 @@ impl Default for ClientOptions {
             request_timeout: Duration::from_secs(5),
             retry: RetryPolicy::default(),
             wire: Wire::default(),
+            spread_reads: false,
             reached_at: None,
         }
     }

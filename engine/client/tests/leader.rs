@@ -20,8 +20,13 @@ async fn connect(to: &Peer) -> Client {
 }
 
 async fn connect_by(wire: Wire, to: &Peer) -> Client {
+    connect_with(wire, false, to).await
+}
+
+async fn connect_with(wire: Wire, spread_reads: bool, to: &Peer) -> Client {
     let options = ClientOptions {
         wire,
+        spread_reads,
         // Whatever waited for a connection that does not come would be noticed.
         connect_timeout: Duration::from_secs(3000),
         request_timeout: PATIENCE,
@@ -45,12 +50,12 @@ async fn write_until_asked(client: &Client, peer: &Peer) {
 }
 
 #[tokio::test]
-async fn writes_and_lease_reads_go_to_the_leader_behind_the_address() {
-    writes_and_lease_reads_go_to_the_leader(Wire::Pipelined).await;
-    writes_and_lease_reads_go_to_the_leader(Wire::Unary).await;
+async fn what_the_leader_answers_with_less_work_goes_there_behind_the_address() {
+    what_the_leader_answers_with_less_work_goes_there(Wire::Pipelined).await;
+    what_the_leader_answers_with_less_work_goes_there(Wire::Unary).await;
 }
 
-async fn writes_and_lease_reads_go_to_the_leader(wire: Wire) {
+async fn what_the_leader_answers_with_less_work_goes_there(wire: Wire) {
     let (follower, leader) = (Peer::start().await, Peer::start().await);
     follower.passes_on_to(&leader.address);
     let client = connect_by(wire, &follower).await;
@@ -60,11 +65,46 @@ async fn writes_and_lease_reads_go_to_the_leader(wire: Wire) {
     for _ in 0..10 {
         client.put("a", "1").await.unwrap();
         client.get("a", Consistency::Lease).await.unwrap();
+        client.get("a", Consistency::Linearizable).await.unwrap();
     }
     assert_eq!(follower.requests(), passed_on);
     client.get("a", Consistency::Eventual).await.unwrap();
     assert_eq!(follower.requests(), passed_on + 1, "any member answers it");
     assert_eq!(leader.connections(), 1);
+}
+
+/// One that only reads finds the leader too.
+#[tokio::test]
+async fn linearizable_reads_name_the_leader() {
+    for wire in [Wire::Pipelined, Wire::Unary] {
+        let (follower, leader) = (Peer::start().await, Peer::start().await);
+        follower.passes_on_to(&leader.address);
+        let client = connect_by(wire, &follower).await;
+        let reads = async {
+            while leader.requests() == 0 {
+                client.get("a", Consistency::Linearizable).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, reads).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn reads_that_are_spread_stay_on_their_connection() {
+    for wire in [Wire::Pipelined, Wire::Unary] {
+        let (follower, leader) = (Peer::start().await, Peer::start().await);
+        follower.passes_on_to(&leader.address);
+        let client = connect_with(wire, true, &follower).await;
+        write_until_asked(&client, &leader).await;
+        let (passed_on, led) = (follower.requests(), leader.requests());
+        for _ in 0..10 {
+            client.get("a", Consistency::Linearizable).await.unwrap();
+        }
+        client.get("a", Consistency::Lease).await.unwrap();
+        assert_eq!(follower.requests(), passed_on + 10);
+        assert_eq!(leader.requests(), led + 1);
+    }
 }
 
 #[tokio::test]

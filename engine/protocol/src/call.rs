@@ -80,6 +80,12 @@ pub trait KvCall: prost::Message + Clone + 'static {
     fn is_for_leader(&self) -> bool {
         true
     }
+
+    /// Whether every member answers it, though with more work than the leader, so that several
+    /// machines can share what one has not the processors for.
+    fn may_be_spread(&self) -> bool {
+        false
+    }
 }
 
 macro_rules! impl_kv_call {
@@ -137,7 +143,14 @@ macro_rules! filled_in {
         }
 
         fn is_for_leader(&self) -> bool {
-            self.consistency() == Consistency::Lease
+            self.consistency() == Consistency::Lease || self.may_be_spread()
+        }
+
+        fn may_be_spread(&self) -> bool {
+            matches!(
+                self.consistency(),
+                Consistency::Unspecified | Consistency::Linearizable
+            )
         }
     };
 }

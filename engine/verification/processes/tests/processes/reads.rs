@@ -13,6 +13,7 @@ async fn client(member: &Member) -> Client {
     let options = ClientOptions {
         request_timeout: Duration::from_secs(30),
         retry: RetryPolicy::NONE,
+        spread_reads: true,
         ..ClientOptions::default()
     };
     Client::connect_with([member.address()], options)

@@ -385,6 +385,8 @@ pub(crate) fn options() -> client::ClientOptions {
         connections: crate::MEMBERS,
         connect_timeout: Duration::from_millis(500),
         request_timeout: Duration::from_secs(3),
+        // Followers answer linearizable reads too.
+        spread_reads: true,
         ..client::ClientOptions::default()
     }
 }

@@ -318,11 +318,11 @@ impl Pipeline {
             self.readable.push_back(reads);
             return;
         }
-        if by_lease
+        if matches!(level, Consistency::Lease | Consistency::Linearizable)
             && self.caller.origin == Origin::Client
             && let Some(leader) = self.serving.node.other_leader()
         {
-            // It could answer without a round.
+            // It could answer without a round, or without being asked for one by another member.
             self.outbound.tell_leader(&leader.client_address);
         }
         let serving = Arc::clone(&self.serving);

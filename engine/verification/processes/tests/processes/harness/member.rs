@@ -227,6 +227,8 @@ impl Member {
     pub(crate) async fn client(&self) -> Client {
         let options = ClientOptions {
             retry: RetryPolicy::NONE,
+            // It is this member that is asked.
+            spread_reads: true,
             ..ClientOptions::default()
         };
         let address = self.address();
