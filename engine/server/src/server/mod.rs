@@ -4,9 +4,9 @@
 //! decision about consensus, storage or membership; and what messages mean, which is in
 //! `dengine_protocol::checks`.
 //!
-//! - [`kv`], [`watch`], [`admin`]: our own services. The last has a port of its own. [`only`]: as much
-//!   of it as that of clients serves. [`messages`]: what a member tells of itself.
-//! - [`serving`]: what serving keys takes, whichever protocol a client speaks.
+//! - [`kv`], [`watch`], [`admin`]: our own services. The last has a port of its own. [`only`]: as
+//!   much of it as that of clients serves. [`messages`]: what a member tells of itself.
+//! - [`etcd`]: the door for clients of etcd. [`serving`]: what both doors need to serve keys.
 //! - [`gate`]: what every request passes: the bound on their number, and the measuring.
 //! - [`bodies`]: requests that arrive, and answers that leave.
 //! - [`calls`]: how many calls are open.
@@ -22,6 +22,7 @@ mod admin;
 mod aside;
 mod bodies;
 mod calls;
+mod etcd;
 mod forward;
 mod gate;
 mod health;
@@ -82,11 +83,14 @@ pub use crate::connections::TASKS_BETWEEN_EVENTS;
 const HTTP: Http = Http {
     version_1: false,
     stream_window_bytes: 128 << 10,
-    connection_window_bytes: 16 << 20,
+    connection_window_bytes: CONNECTION_WINDOW_BYTES,
     streams_max: 1024,
     keepalive_interval: Duration::from_secs(20),
     keepalive_timeout: Duration::from_secs(10),
+    resets_max: None,
 };
+/// See [`HTTP`].
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// Of a frame with the shortest call there is, a get.
 const SMALLEST_FRAME_BYTES: usize = 15;
 /// What h2 lets a small frame cost, less its bytes.
@@ -149,15 +153,22 @@ pub struct Listeners {
     client: TcpListener,
     admin: TcpListener,
     monitor: TcpListener,
+    /// If clients of etcd are served.
+    etcd: Option<TcpListener>,
 }
 
 impl Listeners {
-    /// Takes the client, the admin and the monitor port.
+    /// Takes the ports for clients, people, probes and clients of etcd.
     ///
     /// # Errors
     /// One of them can't be listened on.
     pub async fn bind(config: &Config) -> Result<Self, ServeError> {
+        let etcd = match config.etcd_address() {
+            Some(address) => Some(listen(address, "listen_etcd").await?),
+            None => None,
+        };
         Ok(Self {
+            etcd,
             client: listen(config.listen_client, "listen_client").await?,
             admin: listen(config.listen_admin, "listen_admin").await?,
             monitor: listen(config.listen_monitor, "listen_monitor").await?,
@@ -219,8 +230,11 @@ pub async fn serve(
     let admin = doors.admin.clone().in_full();
     let admins = serve_admin(admin, admin_port, &health, calls.clone(), stop.clone());
     let client_port = (listeners.client, &sources);
-    let clients = serve_clients(doors, client_port, &health, calls, stop.clone());
-    let served = async { tokio::try_join!(clients, admins, monitor) };
+    let clients = doors.clone();
+    let clients = serve_clients(clients, client_port, &health, calls.clone(), stop.clone());
+    let etcd_port = (listeners.etcd, &sources);
+    let etcds = etcd::serve(doors, etcd_port, &health, calls, stop.clone());
+    let served = async { tokio::try_join!(clients, etcds, admins, monitor) };
     let served = tokio::select! {
         served = served => served,
         never = deposed => match never {},
@@ -239,7 +253,8 @@ fn tracer(node: &Node, config: &Config) -> Tracer {
     })
 }
 
-/// What is served to clients.
+/// What the doors of clients serve. Clones share it.
+#[derive(Clone)]
 struct Doors {
     serving: Arc<Serving>,
     watch: WatchService,

@@ -7,7 +7,7 @@
 //! - [`header`]: where and when an answer was made.
 //! - [`openers`]: the limit of sessions that one client may open.
 //!
-//! The protocol is that of [`kv`](super::kv).
+//! The protocols are [`kv`](super::kv) and [`etcd`](super::etcd).
 
 mod catch_up;
 pub(in crate::server) mod header;
