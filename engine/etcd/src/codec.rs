@@ -210,7 +210,8 @@ mod tests {
             ..PutRequest::default()
         };
         let bytes = Bytes::from(put.encode_to_vec());
-        assert_eq!(decode::<PutRequest>(bytes.clone()).unwrap(), put);
+        let message: PutRequest = decode(bytes.clone()).unwrap();
+        assert_eq!(message, put);
         assert!(!bytes.is_unique(), "a large value is not copied");
     }
 }

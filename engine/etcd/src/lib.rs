@@ -12,6 +12,7 @@ pub mod cluster;
 pub mod codec;
 pub mod errors;
 pub mod header;
+pub mod lease;
 pub mod maintenance;
 pub mod messages;
 pub mod range;

@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn alarms_are_read_and_follow_from_the_disks() {
-        let ask = |action: AlarmAction, alarm: AlarmType| {
+        let ask = |action: AlarmAction, alarm: AlarmType| -> Result<Vec<u64>, EtcdError> {
             let request = AlarmRequest {
                 action: action.into(),
                 member_id: 0,
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(ask(get, AlarmType::None), Ok(vec![3]));
         assert_eq!(ask(get, AlarmType::Nospace), Ok(vec![3]));
         assert_eq!(ask(get, AlarmType::Corrupt), Ok(vec![]));
-        let cleared: Result<Vec<u64>, _> = ask(AlarmAction::Deactivate, AlarmType::Nospace);
+        let cleared = ask(AlarmAction::Deactivate, AlarmType::Nospace);
         assert!(matches!(cleared, Err(EtcdError::NotServed(_))));
     }
 

@@ -1,7 +1,6 @@
 //! Transactions: requests as batches of the state machine, and outcomes as answers.
 //!
-//! What may be in a transaction is checked in [`checks`], comparisons are translated in
-//! [`compares`].
+//! What may be in a transaction is checked in `checks`, comparisons are translated in `compares`.
 
 mod checks;
 mod compares;

@@ -1,5 +1,7 @@
 //! Requests of clients of etcd's API, up to the response.
 
+use std::fmt::Debug;
+
 use bytes::Bytes;
 use dengine_etcd::etcdserverpb::compare::TargetUnion;
 use dengine_etcd::etcdserverpb::request_op::Request;
@@ -82,9 +84,9 @@ fn range(request: &RangeRequest) -> Result<(), Status> {
     Ok(())
 }
 
-fn write<M: Mutation>(request: &M) -> Result<(), Status>
+fn write<M: Mutation + Debug>(request: &M) -> Result<(), Status>
 where
-    M::Response: Message + Default + PartialEq,
+    M::Response: Message + Default + PartialEq + Debug,
 {
     let mut machine = filled();
     let command = writes::command(request)?;
@@ -108,7 +110,7 @@ where
 }
 
 /// A client decodes what was encoded.
-fn answered<M: Message + Default + PartialEq>(response: &M) {
+fn answered<M: Message + Default + PartialEq + Debug>(response: &M) {
     let bytes = response.encode_to_vec();
     assert!(M::decode(&bytes[..]).unwrap() == *response, "{response:?}");
 }
