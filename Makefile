@@ -189,8 +189,8 @@ fix: ## format, and apply what the linter can fix itself
 	cargo clippy --release --locked --workspace --all-targets --fix --allow-dirty --allow-staged
 	gofmt -w e2e/local-kubernetes/programs
 
-protos: setup-dengine ## generate the Rust code of the protocol from its .proto files
-	@cargo run --release --locked --quiet -p dengine-protogen -- engine/protocol/src/generated
+protos: setup-dengine ## generate the Rust code of the protocols from their .proto files
+	@cargo run --release --locked --quiet -p dengine-protogen -- engine
 
 crds: setup-dengine ## generate the CRDs from their Rust types
 	@for crds in $(CRDS); do $(CRDGEN) $$crds; done

@@ -34,6 +34,7 @@ macro_rules! kv_calls {
             write KeepAliveSession, keep_alive_session:
                 KeepAliveSessionRequest {} => KeepAliveSessionResponse;
             write CloseSession, close_session: CloseSessionRequest {} => CloseSessionResponse;
+            write Forward, forward: ForwardRequest {} => ForwardResponse;
             read Get, get: GetRequest { at_least } => GetResponse;
             read Range, range: RangeRequest { at_least } => RangeResponse;
         }

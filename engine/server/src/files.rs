@@ -4,7 +4,8 @@
 //! Of those that the process may have open at most ([`raise_limit`]), clients get three eighths,
 //! the store's tables a quarter, peers a sixteenth, and the ports for people and for probes a
 //! thirty-second each, if they want as many. The quarter that is left is for the log, for snapshots
-//! and for connections that this member makes.
+//! and for connections that this member makes; of it, clients of etcd get a half, if they are
+//! served.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -27,6 +28,8 @@ pub fn raise_limit() {
 pub(crate) enum Use {
     /// Connections of clients.
     Clients,
+    /// Connections of clients of etcd.
+    EtcdClients,
     /// Connections of peers to this member.
     Peers,
     /// Connections to the admin port, or to the monitor port.
@@ -55,6 +58,7 @@ pub(crate) fn most(of: Use, wanted: usize) -> usize {
 fn part(of: Use, descriptors: u64) -> usize {
     let (parts, of_all) = match of {
         Use::Clients => (3, 8),
+        Use::EtcdClients => (1, 8),
         Use::Store => (1, 4),
         Use::Peers => (1, 16),
         Use::SidePort => (1, 32),
@@ -74,6 +78,8 @@ mod tests {
             let taken: usize = ports.map(|of| part(of, descriptors)).iter().sum();
             let taken = (taken + part(Use::Store, descriptors)) as u64;
             assert_eq!(taken, descriptors / 4 * 3, "{descriptors}");
+            let more = part(Use::EtcdClients, descriptors) as u64;
+            assert_eq!(taken + more, descriptors / 8 * 7, "{descriptors}");
         }
         assert_eq!(part(Use::SidePort, 8), 1, "one at least");
         assert!(part(Use::Clients, u64::MAX) > 1 << 40);

@@ -38,7 +38,9 @@ pub(crate) fn of_parts_asked(call: &Call) -> usize {
         | Call::Compact(_)
         | Call::OpenSession(_)
         | Call::KeepAliveSession(_)
-        | Call::CloseSession(_) => 0,
+        | Call::CloseSession(_)
+        // It waits as it was sent.
+        | Call::Forward(_) => 0,
     }
 }
 

@@ -31,6 +31,47 @@ pub fn encode_kept(outcome: &Outcome) -> Vec<u8> {
     record.encode_to_vec()
 }
 
+/// Encodes an outcome as [`encode_kept`] does, but whole, for the member that passed the command
+/// on. `None` for an outcome that a command without a session cannot have, or that answers none.
+#[must_use]
+pub fn encode_whole(outcome: &Outcome) -> Option<Vec<u8>> {
+    let (trimmed, outcome) = match outcome {
+        Outcome::Trimmed(outcome) => (true, &**outcome),
+        whole => (false, whole),
+    };
+    is_recorded(outcome).then(|| {
+        let kind = Some(outcome.into());
+        ReplyRecord { trimmed, kind }.encode_to_vec()
+    })
+}
+
+/// Whether there is a record of it.
+fn is_recorded(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Put { .. }
+        | Outcome::Delete { .. }
+        | Outcome::CompareAndSwap { .. }
+        | Outcome::Batch { .. }
+        | Outcome::Compact { .. } => true,
+        Outcome::Refused(refusal) => !matches!(
+            refusal,
+            Refusal::UnknownSession(_)
+                | Refusal::Acknowledged { .. }
+                | Refusal::WindowFull { .. }
+                | Refusal::TooManySessions(_)
+                | Refusal::NotForSessions
+        ),
+        Outcome::SessionOpened { .. }
+        | Outcome::SessionKept
+        | Outcome::SessionClosed { .. }
+        | Outcome::ExpireKeys { .. }
+        | Outcome::Membership(_)
+        | Outcome::Empty
+        | Outcome::Rejected(_)
+        | Outcome::Trimmed(_) => false,
+    }
+}
+
 /// Decodes a stored reply. It shares the record's memory.
 pub fn decode_kept(record: Bytes) -> Result<Outcome, StoreError> {
     let corrupt = |reason: &dyn std::fmt::Display| {

@@ -2,7 +2,7 @@
 
 mod encoding;
 
-pub use encoding::{decode_kept, encode_kept};
+pub use encoding::{decode_kept, encode_kept, encode_whole};
 
 use std::sync::Arc;
 

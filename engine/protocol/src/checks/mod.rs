@@ -3,8 +3,8 @@
 //!
 //! Whatever comes from a network passes through here before it means anything, so these are the
 //! functions that the fuzz targets of `dengine-fuzz` call, as `dengine` does: [`writes`], [`reads`]
-//! and [`frame`] for calls of clients, [`watch`] for their watches, [`peer`] and [`snapshot`] for
-//! what members send.
+//! and [`frame`] for calls of clients, [`watch`] for their watches, [`peer`], [`snapshot`] and
+//! [`forward`] for what members send.
 //!
 //! What may live here: functions whose outcome depends on their arguments alone, from messages of
 //! the Protocol Buffers to types of `dengine-raft` and `dengine-kv`, and back. What may not:
@@ -12,6 +12,7 @@
 //! of state that is passed in.
 
 mod batch;
+pub mod forward;
 pub mod frame;
 pub mod header;
 pub mod limits;

@@ -35,6 +35,14 @@ pub trait Mutation: KvCall {
     /// The outcome again if it answers another question.
     fn answer(&self, header: Header, outcome: Outcome) -> Result<Self::Answer, Outcome>;
 
+    /// The answer to one that the state machine refused, if refusals are answers too.
+    ///
+    /// # Errors
+    /// They are not: the refusal again.
+    fn refused(&self, _: Header, refusal: Refusal) -> Result<Self::Answer, Refusal> {
+        Err(refusal)
+    }
+
     /// Leaves out the pairs of an answer that has some; the header that is to say so.
     fn leave_out_pairs(_: &mut Self::Answer) -> Option<&mut ResponseHeader> {
         None
@@ -88,7 +96,9 @@ pub fn answer<M: Mutation>(
     outcome: Outcome,
 ) -> Result<M::Answer, NoAnswer> {
     let outcome = match outcome {
-        Outcome::Refused(refusal) => return Err(NoAnswer::Refused(refusal)),
+        Outcome::Refused(refusal) => {
+            return request.refused(header, refusal).map_err(NoAnswer::Refused);
+        }
         Outcome::Trimmed(outcome) => {
             header.trimmed = true;
             *outcome

@@ -423,6 +423,22 @@ pub struct CompactResponse {
     #[prost(message, optional, tag = "1")]
     pub header: ::core::option::Option<ResponseHeader>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForwardRequest {
+    /// As the log holds it (docs/formats.md), without a session: a put, a delete, a swap, a batch or a
+    /// compaction.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub command: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForwardResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+    /// As a session stores it (docs/formats.md), but whole, however large it is. A refusal of the
+    /// state machine is one as well.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub outcome: ::prost::bytes::Bytes,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenSessionRequest {
     /// The session may expire when it was not used for so long. 0: what the server prefers.
@@ -490,7 +506,7 @@ pub struct PipelinedCall {
     #[prost(string, tag = "17")]
     pub traceparent: ::prost::alloc::string::String,
     /// Required.
-    #[prost(oneof = "pipelined_call::Call", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
+    #[prost(oneof = "pipelined_call::Call", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
     pub call: ::core::option::Option<pipelined_call::Call>,
 }
 /// Nested message and enum types in `PipelinedCall`.
@@ -518,6 +534,8 @@ pub mod pipelined_call {
         KeepAliveSession(super::KeepAliveSessionRequest),
         #[prost(message, tag = "11")]
         CloseSession(super::CloseSessionRequest),
+        #[prost(message, tag = "12")]
+        Forward(super::ForwardRequest),
     }
 }
 /// A frame of answers. At most 1 MiB, unless a single answer is larger, and then that one alone.
@@ -550,7 +568,7 @@ pub struct PipelinedAnswer {
     pub others_waited: bool,
     #[prost(
         oneof = "pipelined_answer::Answer",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 15"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15"
     )]
     pub answer: ::core::option::Option<pipelined_answer::Answer>,
 }
@@ -578,6 +596,8 @@ pub mod pipelined_answer {
         KeepAliveSession(super::KeepAliveSessionResponse),
         #[prost(message, tag = "11")]
         CloseSession(super::CloseSessionResponse),
+        #[prost(message, tag = "12")]
+        Forward(super::ForwardResponse),
         #[prost(message, tag = "15")]
         Error(super::CallError),
     }
@@ -992,6 +1012,29 @@ pub mod kv_client {
                 .insert(GrpcMethod::new("dengine.v1.Kv", "CloseSession"));
             self.inner.unary(req, path, codec).await
         }
+        /// A write of a client that speaks another protocol than this, as the member that serves it passes
+        /// it on to the leader. For members among themselves: what the bytes mean changes with releases.
+        pub async fn forward(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ForwardRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ForwardResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Codec::default();
+            let path = http::uri::PathAndQuery::from_static("/dengine.v1.Kv/Forward");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("dengine.v1.Kv", "Forward"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Any of the calls above, many at a time and answered in any order: what one costs is shared by
         /// all that travel in the same frame. Each call is served, and fails, as if it had been made
         /// alone. The server stops reading while too many calls of a stream are under way. When a stream
@@ -1107,6 +1150,12 @@ pub mod kv_server {
             tonic::Response<super::CloseSessionResponse>,
             tonic::Status,
         >;
+        /// A write of a client that speaks another protocol than this, as the member that serves it passes
+        /// it on to the leader. For members among themselves: what the bytes mean changes with releases.
+        async fn forward(
+            &self,
+            request: tonic::Request<super::ForwardRequest>,
+        ) -> std::result::Result<tonic::Response<super::ForwardResponse>, tonic::Status>;
         /// Server streaming response type for the Pipeline method.
         type PipelineStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::PipelineResponse, tonic::Status>,
@@ -1645,6 +1694,49 @@ pub mod kv_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CloseSessionSvc(inner);
+                        let codec = crate::codec::Codec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/dengine.v1.Kv/Forward" => {
+                    #[allow(non_camel_case_types)]
+                    struct ForwardSvc<T: Kv>(pub Arc<T>);
+                    impl<T: Kv> tonic::server::UnaryService<super::ForwardRequest>
+                    for ForwardSvc<T> {
+                        type Response = super::ForwardResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ForwardRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Kv>::forward(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ForwardSvc(inner);
                         let codec = crate::codec::Codec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

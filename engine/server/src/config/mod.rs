@@ -95,6 +95,14 @@ settings! {
         /// Address that serves health and metrics in plain text; it shows no keys and no values.
         listen_monitor: SocketAddr = loopback(ports::MONITOR);
 
+        /// Address that serves clients of etcd: its v3 API over gRPC, on the same keys as
+        /// `listen_client`. Empty: they are not served.
+        ///
+        /// Anyone who can reach it can read and write every key, remove members and transfer
+        /// leadership. etcd keeps all of history by default, and this member does not: with
+        /// `retention.revisions` and `retention.seconds` 0 it does.
+        listen_etcd: String = String::new();
+
         /// `host:port` at which clients, and members that forward to this one, reach it.
         ///
         /// Empty: the listen address. If it is wrong, leader hints send clients to an address where
@@ -429,6 +437,12 @@ impl Config {
     #[must_use]
     pub const fn election_timeout(&self) -> Duration {
         Duration::from_millis(self.tick_ms.saturating_mul(self.election_ticks as u64))
+    }
+
+    /// Where clients of etcd are served; `None`: nowhere, or the setting is no address.
+    #[must_use]
+    pub fn etcd_address(&self) -> Option<SocketAddr> {
+        self.listen_etcd.parse().ok()
     }
 
     /// What the disk of a leader that hands over takes at least; `None` if no leader does for its

@@ -147,12 +147,20 @@ impl Config {
     }
 
     fn check_addresses(&self, problems: &mut Problems) {
-        let listens = [
+        let etcd = self.etcd_address();
+        problems.require(self.listen_etcd.is_empty() || etcd.is_some(), || {
+            format!(
+                "listen_etcd is {:?}: it must be IP:PORT, such as 127.0.0.1:2379, or empty",
+                self.listen_etcd
+            )
+        });
+        let mut listens = vec![
             ("listen_client", self.listen_client),
             ("listen_peer", self.listen_peer),
             ("listen_admin", self.listen_admin),
             ("listen_monitor", self.listen_monitor),
         ];
+        listens.extend(etcd.map(|address| ("listen_etcd", address)));
         for (place, (name, address)) in listens.iter().enumerate() {
             problems.require(address.port() != 0, || {
                 format!("{name} has port 0: other members and clients need a port that stays")
@@ -525,6 +533,20 @@ mod tests {
             |c| c.listen_admin = c.listen_client,
             &["listen_admin and listen_client"],
         );
+    }
+
+    #[test]
+    fn clients_of_etcd_have_a_port_of_their_own_or_none() {
+        check(|c| c.listen_etcd = "127.0.0.1:2379".into(), &[]);
+        for address in ["2379", "localhost:2379", "127.0.0.1"] {
+            check(|c| c.listen_etcd = address.into(), &["listen_etcd"]);
+        }
+        check(
+            |c| c.listen_etcd = "127.0.0.1:4100".into(),
+            &["listen_etcd and listen_client"],
+        );
+        check(|c| c.listen_etcd = "127.0.0.1:0".into(), &["port 0"]);
+        assert_eq!(valid().validated().unwrap().etcd_address(), None);
     }
 
     #[test]

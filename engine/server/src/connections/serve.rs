@@ -39,6 +39,10 @@ pub(crate) struct Http {
     pub(crate) streams_max: u32,
     pub(crate) keepalive_interval: Duration,
     pub(crate) keepalive_timeout: Duration,
+    /// Streams that may end early on one connection before it is closed as an attack: that its
+    /// client gave up and that were not taken in yet, and that were reset for what it did, over its
+    /// whole life. `None`: as hyper has it, 20 and 1,024.
+    pub(crate) resets_max: Option<usize>,
 }
 
 /// Serves `services` to all who come, until `stop` is cancelled and the calls in flight are
@@ -136,6 +140,12 @@ impl Http {
             .max_header_list_size(HEADER_BYTES_MAX)
             .keep_alive_interval(self.keepalive_interval)
             .keep_alive_timeout(self.keepalive_timeout);
+        if let Some(most) = self.resets_max {
+            builder
+                .http2()
+                .max_pending_accept_reset_streams(most)
+                .max_local_error_reset_streams(most);
+        }
         match self.version_1 {
             true => builder,
             false => builder.http2_only(),
@@ -175,6 +185,7 @@ mod tests {
         streams_max: 8,
         keepalive_interval: LONG,
         keepalive_timeout: LONG,
+        resets_max: None,
     };
 
     async fn connected(

@@ -176,9 +176,18 @@ pub(super) fn too_many_streams() -> Status {
     )
 }
 
-/// Whether this is a call of one request and one answer on the port of clients.
+/// Streams that may rest, and that have bounds of their own on how many there are.
+const STREAMS: [&str; 4] = [
+    "/dengine.v1.Kv/Pipeline",
+    "/dengine.v1.Watch/Watch",
+    "/etcdserverpb.Watch/Watch",
+    "/etcdserverpb.Lease/LeaseKeepAlive",
+];
+
+/// Whether this is a call of one request and one answer on a port of clients.
 fn is_alone(path: &str) -> bool {
-    path.starts_with("/dengine.v1.") && !path.ends_with("/Pipeline") && !path.ends_with("/Watch")
+    let of_clients = path.starts_with("/dengine.v1.") || path.starts_with("/etcdserverpb.");
+    of_clients && !STREAMS.contains(&path) && path != "/etcdserverpb.Maintenance/Snapshot"
 }
 
 /// Which messages of a request are waited for, and count as what it takes while they have not come.
@@ -195,7 +204,7 @@ enum Due {
 impl Due {
     fn on(path: &str) -> Self {
         match path {
-            "/dengine.v1.Kv/Pipeline" | "/dengine.v1.Watch/Watch" => Self::Never,
+            path if STREAMS.contains(&path) => Self::Never,
             path if path.ends_with("/ServerReflectionInfo") => Self::First,
             _ => Self::Always,
         }
@@ -644,5 +653,7 @@ mod tests {
         assert!(is_alone("/dengine.v1.Kv/Get"));
         assert!(!is_alone("/dengine.v1.Kv/Pipeline"));
         assert!(!is_alone("/dengine.v1.Watch/Watch"));
+        assert!(is_alone("/etcdserverpb.KV/Range"));
+        assert!(!is_alone("/etcdserverpb.Watch/Watch"));
     }
 }

@@ -4,8 +4,9 @@
 //! decision about consensus, storage or membership; and what messages mean, which is in
 //! `dengine_protocol::checks`.
 //!
-//! - [`kv`], [`watch`], [`admin`]: the services. The last has a port of its own. [`only`]: as much
-//!   of it as that of clients serves. [`messages`]: what a member tells of itself.
+//! - [`kv`], [`watch`], [`admin`]: our own services. The last has a port of its own. [`only`]: as
+//!   much of it as that of clients serves. [`messages`]: what a member tells of itself.
+//! - [`etcd`]: the door for clients of etcd. [`serving`]: what both doors need to serve keys.
 //! - [`gate`]: what every request passes: the bound on their number, and the measuring.
 //! - [`bodies`]: requests that arrive, and answers that leave.
 //! - [`calls`]: how many calls are open.
@@ -21,6 +22,7 @@ mod admin;
 mod aside;
 mod bodies;
 mod calls;
+mod etcd;
 mod forward;
 mod gate;
 mod health;
@@ -29,6 +31,7 @@ mod messages;
 mod monitor;
 mod only;
 mod oversize;
+mod serving;
 mod slow;
 mod threads;
 mod turns;
@@ -36,6 +39,7 @@ mod watch;
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dengine_protocol::FRAME_BYTES_MAX;
@@ -55,12 +59,11 @@ use self::aside::Aside;
 use self::bodies::BodiesLayer;
 use self::calls::Calls;
 use self::forward::Forwarder;
-use self::gate::Gate;
 use self::health::HealthReport;
 use self::kv::KvService;
-use self::kv::openers::Openers;
-use self::only::Only;
 use self::oversize::OversizeLayer;
+use self::serving::Serving;
+use self::serving::openers::Openers;
 use self::watch::WatchService;
 use crate::config::{Config, Limits};
 use crate::connections::{self, Connections, Http, Incoming, Sources, WhenFull};
@@ -80,11 +83,14 @@ pub use crate::connections::TASKS_BETWEEN_EVENTS;
 const HTTP: Http = Http {
     version_1: false,
     stream_window_bytes: 128 << 10,
-    connection_window_bytes: 16 << 20,
+    connection_window_bytes: CONNECTION_WINDOW_BYTES,
     streams_max: 1024,
     keepalive_interval: Duration::from_secs(20),
     keepalive_timeout: Duration::from_secs(10),
+    resets_max: None,
 };
+/// See [`HTTP`].
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// Of a frame with the shortest call there is, a get.
 const SMALLEST_FRAME_BYTES: usize = 15;
 /// What h2 lets a small frame cost, less its bytes.
@@ -147,15 +153,22 @@ pub struct Listeners {
     client: TcpListener,
     admin: TcpListener,
     monitor: TcpListener,
+    /// If clients of etcd are served.
+    etcd: Option<TcpListener>,
 }
 
 impl Listeners {
-    /// Takes the client, the admin and the monitor port.
+    /// Takes the ports for clients, people, probes and clients of etcd.
     ///
     /// # Errors
     /// One of them can't be listened on.
     pub async fn bind(config: &Config) -> Result<Self, ServeError> {
+        let etcd = match config.etcd_address() {
+            Some(address) => Some(listen(address, "listen_etcd").await?),
+            None => None,
+        };
         Ok(Self {
+            etcd,
             client: listen(config.listen_client, "listen_client").await?,
             admin: listen(config.listen_admin, "listen_admin").await?,
             monitor: listen(config.listen_monitor, "listen_monitor").await?,
@@ -207,36 +220,21 @@ pub async fn serve(
         move || node.leader()
     };
     let deposed = forwarder.clone().give_up_deposed(leader);
-    let watch = WatchService::new(node.clone(), config.limits.clone(), stop.clone());
-    let openers = Openers::default();
-    let aside = Aside::new(&threads.aside);
-    let admin = AdminService::new(
-        node.clone(),
-        config.clone(),
-        forwarder.clone(),
-        watch.count(),
-        openers.clone(),
-        aside.clone(),
-    );
-    let admin_port = (listeners.admin, &sources);
-    let calls = Calls::new();
-    let admins = serve_admin(
-        admin.clone().in_full(),
-        admin_port,
-        &health,
-        calls.clone(),
-        stop.clone(),
-    );
     let tracer = tracer(&node, config);
     let with = (forwarder, tracer.clone());
-    let clients = ClientServices {
-        kv: kv_service(node, config, with, openers, aside, stop.clone()),
-        watch,
-        admin: admin.for_clients(),
-    };
+    let doors = Doors::new(node, config, with, Aside::new(&threads.aside), &stop);
+    sources.holds(doors.serving.held());
+    sources.holds(doors.watch.held());
+    let calls = Calls::new();
+    let admin_port = (listeners.admin, &sources);
+    let admin = doors.admin.clone().in_full();
+    let admins = serve_admin(admin, admin_port, &health, calls.clone(), stop.clone());
     let client_port = (listeners.client, &sources);
-    let clients = serve_clients(clients, config, client_port, &health, calls, stop.clone());
-    let served = async { tokio::try_join!(clients, admins, monitor) };
+    let clients = doors.clone();
+    let clients = serve_clients(clients, client_port, &health, calls.clone(), stop.clone());
+    let etcd_port = (listeners.etcd, &sources);
+    let etcds = etcd::serve(doors, etcd_port, &health, calls, stop.clone());
+    let served = async { tokio::try_join!(clients, etcds, admins, monitor) };
     let served = tokio::select! {
         served = served => served,
         never = deposed => match never {},
@@ -255,48 +253,61 @@ fn tracer(node: &Node, config: &Config) -> Tracer {
     })
 }
 
-/// What clients may call.
-struct ClientServices {
-    kv: KvService,
+/// What the doors of clients serve. Clones share it.
+#[derive(Clone)]
+struct Doors {
+    serving: Arc<Serving>,
     watch: WatchService,
-    admin: Only<AdminServer<AdminService>>,
+    admin: AdminService,
 }
 
-fn kv_service(
-    node: Node,
-    config: &Config,
-    (forwarder, tracer): (Forwarder, Tracer),
-    openers: Openers,
-    aside: Aside,
-    stop: CancellationToken,
-) -> KvService {
-    let limits = config.limits.clone();
-    let gate = Gate::new(&limits);
-    let with = (gate, tracer);
-    KvService::new(node, limits, forwarder, with, openers, aside, stop)
+impl Doors {
+    fn new(
+        node: Node,
+        config: &Config,
+        (forwarder, tracer): (Forwarder, Tracer),
+        aside: Aside,
+        stop: &CancellationToken,
+    ) -> Self {
+        let limits = &config.limits;
+        let watch = WatchService::new(node.clone(), limits.clone(), stop.clone());
+        let openers = Openers::default();
+        let admin = AdminService::new(
+            node.clone(),
+            config.clone(),
+            forwarder.clone(),
+            watch.count(),
+            openers.clone(),
+            aside.clone(),
+        );
+        let limits = limits.clone();
+        let stop = stop.clone();
+        Self {
+            serving: Serving::new(node, limits, forwarder, tracer, openers, aside, stop),
+            watch,
+            admin,
+        }
+    }
 }
 
 async fn serve_clients(
-    services: ClientServices,
-    config: &Config,
+    doors: Doors,
     (listener, sources): (TcpListener, &Sources),
     health: &HealthReport,
     calls: Calls,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
-    sources.holds(services.kv.held());
-    sources.holds(services.watch.held());
-    let limits = &config.limits;
+    let limits = &doors.serving.limits.clone();
     let message_bytes = limits.max_write_bytes().max(FRAME_BYTES_MAX);
-    let kv = KvServer::new(services.kv).max_decoding_message_size(message_bytes);
-    let watch = WatchServer::new(services.watch).max_decoding_message_size(WATCH_REQUEST_BYTES_MAX);
+    let kv = KvServer::new(KvService::new(doors.serving)).max_decoding_message_size(message_bytes);
+    let watch = WatchServer::new(doors.watch).max_decoding_message_size(WATCH_REQUEST_BYTES_MAX);
     let patience = limits.stream_stall_timeout();
     let most = files::most(Use::Clients, connections_max(limits));
     let connections = Connections::new(most, WhenFull::Refuse, sources);
     tokio::spawn(connections.clone().watch_over(patience, stop.clone()));
     let routes = Routes::new(kv)
         .add_service(watch)
-        .add_service(services.admin)
+        .add_service(doors.admin.for_clients())
         .add_service(health.service())
         .add_service(reflection()?);
     let bodies = BodiesLayer::new(memory::Use::Requests, message_bytes, calls, patience);

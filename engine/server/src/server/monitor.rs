@@ -51,6 +51,7 @@ const HTTP: Http = Http {
     streams_max: 4,
     keepalive_interval: Duration::from_secs(20),
     keepalive_timeout: Duration::from_secs(10),
+    resets_max: None,
 };
 /// Of the name of a service.
 const HEALTH_REQUEST_BYTES_MAX: usize = 4 * 1024;

@@ -1,15 +1,15 @@
 //! Messages beyond the decoder's limit get the answer that the API promises for what is too large.
 //!
 //! tonic refuses such a message before any service sees it, with OUT_OF_RANGE, which in our API
-//! means a revision that can't be read. Here that answer becomes INVALID_ARGUMENT with the limits
-//! and their flags.
+//! means a revision that can't be read. Here that answer becomes the one of the port: on that of
+//! our own clients INVALID_ARGUMENT with the limits and their flags.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use tonic::Status;
 use tonic::codegen::http::{HeaderMap, Request, Response};
-use tonic::{Code, Status};
 use tower::{Layer, Service};
 
 use crate::config::Limits;
@@ -20,7 +20,7 @@ const TONIC_MESSAGE: &str = "Error, decoded message length too large";
 /// Wraps services so that oversized messages are answered as promised.
 #[derive(Clone, Debug)]
 pub(super) struct OversizeLayer {
-    message: Arc<str>,
+    answer: Arc<Status>,
 }
 
 impl OversizeLayer {
@@ -31,8 +31,13 @@ impl OversizeLayer {
              (--max-key-bytes), values up to {} bytes (--max-value-bytes)",
             limits.max_key_bytes, limits.max_value_bytes
         );
+        Self::answering(Status::invalid_argument(message))
+    }
+
+    /// Answers so.
+    pub(super) fn answering(answer: Status) -> Self {
         Self {
-            message: message.into(),
+            answer: Arc::new(answer),
         }
     }
 }
@@ -43,7 +48,7 @@ impl<S> Layer<S> for OversizeLayer {
     fn layer(&self, inner: S) -> Oversize<S> {
         Oversize {
             inner,
-            message: Arc::clone(&self.message),
+            answer: Arc::clone(&self.answer),
         }
     }
 }
@@ -52,7 +57,7 @@ impl<S> Layer<S> for OversizeLayer {
 #[derive(Clone, Debug)]
 pub(super) struct Oversize<S> {
     inner: S,
-    message: Arc<str>,
+    answer: Arc<Status>,
 }
 
 impl<S, B, R> Service<Request<B>> for Oversize<S>
@@ -70,17 +75,17 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let response = self.inner.call(request);
-        let message = Arc::clone(&self.message);
+        let answer = Arc::clone(&self.answer);
         Box::pin(async move {
             let mut response = response.await?;
-            correct(response.headers_mut(), &message);
+            correct(response.headers_mut(), &answer);
             Ok(response)
         })
     }
 }
 
 /// An error that was found before any answer began is in the headers alone.
-fn correct(headers: &mut HeaderMap, message: &str) {
+fn correct(headers: &mut HeaderMap, answer: &Status) {
     if headers
         .get(Status::GRPC_STATUS)
         .is_none_or(|code| code.as_bytes() != b"11")
@@ -90,20 +95,21 @@ fn correct(headers: &mut HeaderMap, message: &str) {
     let oversized = Status::from_header_map(headers)
         .is_some_and(|status| status.message().starts_with(TONIC_MESSAGE));
     if oversized {
-        let status = Status::new(Code::InvalidArgument, message);
         // Only fails for a message that no header can hold; then tonic's own answer stays.
-        let _ = status.add_header(headers);
+        let _ = answer.add_header(headers);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tonic::Code;
+
     use super::*;
 
     fn check(status: &Status, expect: Code) {
         let mut headers = HeaderMap::new();
         status.add_header(&mut headers).unwrap();
-        correct(&mut headers, "too large");
+        correct(&mut headers, &Status::invalid_argument("too large"));
         assert_eq!(Status::from_header_map(&headers).unwrap().code(), expect);
     }
 

@@ -297,6 +297,7 @@ mod tests {
         streams_max: 8,
         keepalive_interval: SILENCE_MAX,
         keepalive_timeout: SILENCE_MAX,
+        resets_max: None,
     };
 
     fn hello() -> Hello {

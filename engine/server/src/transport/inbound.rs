@@ -46,6 +46,7 @@ const HTTP: Http = Http {
     streams_max: 8,
     keepalive_interval: Duration::from_secs(5),
     keepalive_timeout: Duration::from_secs(20),
+    resets_max: None,
 };
 
 /// Tells whom this member follows at present, if anybody.

@@ -9,9 +9,10 @@ use dengine_protocol::v1::pipelined_call::Call;
 use dengine_protocol::v1::{
     BatchRequest, BatchResponse, CallError, CloseSessionRequest, CloseSessionResponse,
     CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest,
-    DeleteResponse, GetRequest, GetResponse, KeepAliveSessionRequest, KeepAliveSessionResponse,
-    OpenSessionRequest, OpenSessionResponse, PipelineRequest, PipelineResponse, PipelinedAnswer,
-    PipelinedCall, PutRequest, PutResponse, RangeRequest, RangeResponse,
+    DeleteResponse, ForwardRequest, ForwardResponse, GetRequest, GetResponse,
+    KeepAliveSessionRequest, KeepAliveSessionResponse, OpenSessionRequest, OpenSessionResponse,
+    PipelineRequest, PipelineResponse, PipelinedAnswer, PipelinedCall, PutRequest, PutResponse,
+    RangeRequest, RangeResponse,
 };
 use dengine_protocol::{KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA};
 use futures::{StreamExt, stream};
@@ -187,6 +188,13 @@ impl Kv for Peer {
         }))
     }
 
+    async fn forward(
+        &self,
+        _: Request<ForwardRequest>,
+    ) -> Result<Response<ForwardResponse>, Status> {
+        Err(Status::unimplemented("no test needs it"))
+    }
+
     type PipelineStream = Answers<PipelineResponse>;
 
     async fn pipeline(
@@ -246,7 +254,7 @@ impl Peer {
             Call::KeepAliveSession(it) => alone!(it, keep_alive_session, KeepAliveSession),
             Call::CloseSession(it) => alone!(it, close_session, CloseSession),
             Call::Compact(it) => alone!(it, compact, Compact),
-            Call::Batch(_) => Err(Status::unimplemented("no test needs it")),
+            Call::Batch(_) | Call::Forward(_) => Err(Status::unimplemented("no test needs it")),
         };
         let error = |status: Status| {
             let leader = status.metadata().get(LEADER_HINT_METADATA);

@@ -16,10 +16,12 @@ pub struct Listen {
     pub admin: Option<SocketAddr>,
     /// For probes and metrics.
     pub monitor: SocketAddr,
+    /// For clients of etcd, if it serves these.
+    pub etcd: Option<SocketAddr>,
 }
 
 impl Listen {
-    /// Four free ports of loopback.
+    /// Four free ports of loopback; clients of etcd are not served.
     pub fn free() -> Self {
         let free = || (Ipv4Addr::LOCALHOST, free_port()).into();
         Self {
@@ -27,6 +29,15 @@ impl Listen {
             peer: free(),
             admin: Some(free()),
             monitor: free(),
+            etcd: None,
+        }
+    }
+
+    /// The same, with one more for clients of etcd.
+    pub fn free_with_etcd() -> Self {
+        Self {
+            etcd: Some((Ipv4Addr::LOCALHOST, free_port()).into()),
+            ..Self::free()
         }
     }
 }
@@ -42,6 +53,9 @@ pub fn serve(command: &mut Command, name: &str, listen: &Listen, data_dir: &Path
         .args(["--listen-monitor", &listen.monitor.to_string()]);
     if let Some(admin) = listen.admin {
         command.args(["--listen-admin", &admin.to_string()]);
+    }
+    if let Some(etcd) = listen.etcd {
+        command.args(["--listen-etcd", &etcd.to_string()]);
     }
     command.arg("--data-dir").arg(data_dir);
 }
@@ -145,6 +159,11 @@ mod tests {
         }
         assert!(flags(&listen).contains(&admin));
         listen.admin = None;
-        assert!(!flags(&listen).iter().any(|it| it == "--listen-admin"));
+        for flag in ["--listen-admin", "--listen-etcd"] {
+            assert!(!flags(&listen).iter().any(|it| it == flag));
+        }
+        let listen = Listen::free_with_etcd();
+        let etcd = listen.etcd.expect("it was asked for").to_string();
+        assert!(flags(&listen).contains(&etcd));
     }
 }

@@ -1,5 +1,6 @@
 //! The `Watch` service.
 //!
+//! - [`dialect`]: what differs between protocols. [`native`]: our own.
 //! - [`hub`]: reads history once for all. [`stream`]: the watches of one client, told in order, and
 //!   ended when the client is too slow. [`places`]: how many there may be.
 //!
@@ -11,7 +12,9 @@
 //! `dengine_protocol::checks::watch`.
 
 mod backlog;
+pub(in crate::server) mod dialect;
 mod hub;
+mod native;
 mod places;
 mod stream;
 
@@ -27,13 +30,15 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::backlog::Backlogs;
+use self::dialect::Dialect;
 use self::hub::Hub;
+use self::native::Native;
 use self::places::{Full, Places};
 use self::stream::StreamTask;
 use super::bodies::CountedBy;
-use super::kv::header::Headers;
+use super::serving;
+use super::serving::header::Headers;
 use crate::config::Limits;
-use crate::connections::OnConnection;
 use crate::memory::{self, Use};
 use crate::node::Node;
 
@@ -44,7 +49,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// watch for which there is no room reads its part of the revision for itself.
 const OPEN_BYTES: usize = 1024 * 1024;
 
-/// Serves `Watch` from a node.
+/// What the watches of a stream are told.
+pub(super) type Responses<R> = Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
+
+/// Serves `Watch` from a node. Clones share everything.
+#[derive(Clone)]
 pub(super) struct WatchService {
     shared: Arc<WatchShared>,
 }
@@ -97,6 +106,27 @@ impl WatchService {
         }
     }
 
+    /// Serves a stream of watches in its protocol.
+    ///
+    /// # Errors
+    /// There is no place for it.
+    pub(super) fn serve<D: Dialect>(
+        &self,
+        dialect: D,
+        request: Request<Streaming<D::Request>>,
+    ) -> Result<(Responses<D::Response>, CountedBy), Status> {
+        let shared = Arc::clone(&self.shared);
+        let connection = request.remote_addr();
+        let place = shared.streams.take(connection);
+        let place = place.map_err(|full| Status::resource_exhausted(no_stream(full)))?;
+        let on = Arc::clone(serving::connection(&request));
+        let backlog = shared.backlogs.begin(&on);
+        let counted = CountedBy(Arc::clone(&backlog) as _);
+        let requests = request.into_inner();
+        let task = StreamTask::start(dialect, shared, &on, connection, place, backlog, requests);
+        Ok((Box::pin(task), counted))
+    }
+
     /// How many bytes are held for a client that has not read them.
     pub(super) fn held(&self) -> impl Fn(IpAddr) -> usize + Send + Sync + use<> {
         let backlogs = self.shared.backlogs.clone();
@@ -111,24 +141,14 @@ impl WatchService {
 
 #[tonic::async_trait]
 impl Watch for WatchService {
-    type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
+    type WatchStream = Responses<WatchResponse>;
 
     async fn watch(
         &self,
         request: Request<Streaming<WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let shared = Arc::clone(&self.shared);
-        let connection = request.remote_addr();
-        let place = shared.streams.take(connection);
-        let place = place.map_err(|full| Status::resource_exhausted(no_stream(full)))?;
-        let on = request.extensions().get::<OnConnection>();
-        let on = on.expect("every connection of this port is counted");
-        let on = Arc::clone(&on.connection);
-        let backlog = shared.backlogs.begin(&on);
-        let counted = CountedBy(Arc::clone(&backlog) as _);
-        let requests = request.into_inner();
-        let responses = StreamTask::start(shared, &on, connection, place, backlog, requests);
-        let mut response: Response<Self::WatchStream> = Response::new(Box::pin(responses));
+        let (responses, counted) = self.serve(Native, request)?;
+        let mut response: Response<Self::WatchStream> = Response::new(responses);
         response.extensions_mut().insert(counted);
         Ok(response)
     }

@@ -8,11 +8,8 @@ use std::sync::Arc;
 use dengine_kv::watch::{Addressed, Delivery, EventBatch, WatchSet, WatchSpec, Work};
 use dengine_kv::{ReadError, Stamp};
 use dengine_protocol::checks::status::request_status;
-use dengine_protocol::checks::watch::{self as messages, Ending};
-use dengine_protocol::v1::watch_request::Request as Wanted;
-use dengine_protocol::v1::{
-    CancelCause, Event, KeyValue, WatchCreate, WatchRequest, WatchResponse,
-};
+use dengine_protocol::checks::watch::Ending;
+use dengine_protocol::v1::CancelCause;
 use dengine_types::Revision;
 use futures::{Stream, StreamExt, stream};
 use metrics::{counter, gauge};
@@ -22,6 +19,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::backlog::{Backlog, Held};
+use super::dialect::{Asked, Create, Dialect, End, LastWords};
 use super::hub::PageError;
 use super::places::{Connection, Place};
 use super::{LOOK_EVERY, OPEN_BYTES, WatchShared, no_watch};
@@ -33,11 +31,9 @@ use crate::telemetry::metrics as names;
 /// Messages that wait for a client to read them.
 const QUEUED_MESSAGES: usize = 2;
 
-/// What is said last, behind everything that is queued: it has room even if the queue has none.
-type LastWords = Vec<Result<WatchResponse, Status>>;
-
 /// Tells the watches of one stream.
-pub(super) struct StreamTask {
+pub(super) struct StreamTask<D: Dialect> {
+    dialect: D,
     shared: Arc<WatchShared>,
     /// Whose turns it reads history in.
     whose: Whose,
@@ -47,7 +43,7 @@ pub(super) struct StreamTask {
     active: BTreeMap<u64, Active>,
     /// Says that there may be new history.
     changed: watch::Receiver<()>,
-    out: mpsc::Sender<(WatchResponse, Held)>,
+    out: mpsc::Sender<(D::Response, Held)>,
     backlog: Arc<Backlog>,
     /// A client asked how far all of them are.
     progress_wanted: bool,
@@ -59,6 +55,10 @@ pub(super) struct StreamTask {
 struct Active {
     progress_notify: bool,
     told_at: Instant,
+    /// Whether a large revision is sent in parts, if all of these are to follow each other.
+    in_parts: bool,
+    /// The parts so far of a revision whose others are not read yet.
+    parts: Vec<EventBatch>,
     _place: Place,
     _counted: Counted,
 }
@@ -79,21 +79,9 @@ impl Drop for Counted {
     }
 }
 
-/// Why the stream ends.
-enum End {
-    /// The client has gone, or is done.
-    Gone,
-    /// The client does not read.
-    TooSlow,
-    /// The same, and others wait for what it holds.
-    InTheWay,
-    /// The member does not serve any more.
-    Unavailable(&'static str),
-}
-
 /// What happened.
-enum Turn {
-    Requested(Option<WatchRequest>),
+enum Turn<R> {
+    Requested(Option<R>),
     /// There may be new work.
     Changed,
     /// There is room for the work that there is.
@@ -103,19 +91,21 @@ enum Turn {
     Stop,
 }
 
-impl StreamTask {
+impl<D: Dialect> StreamTask<D> {
     /// Serves `requests` until either side ends it.
     pub(super) fn start(
+        dialect: D,
         shared: Arc<WatchShared>,
         on: &connections::Connection,
         connection: Connection,
         place: Place,
         backlog: Arc<Backlog>,
-        requests: Streaming<WatchRequest>,
-    ) -> impl Stream<Item = Result<WatchResponse, Status>> + Send + use<> {
+        requests: Streaming<D::Request>,
+    ) -> impl Stream<Item = Result<D::Response, Status>> + Send + use<D> {
         let (out, queued) = mpsc::channel(QUEUED_MESSAGES);
         let (last, words) = oneshot::channel();
         let task = Self {
+            dialect,
             changed: shared.hub.subscribe(),
             shared,
             whose: Some(on.source().address()),
@@ -142,7 +132,7 @@ impl StreamTask {
             })
     }
 
-    async fn run(mut self, mut requests: Streaming<WatchRequest>) -> LastWords {
+    async fn run(mut self, mut requests: Streaming<D::Request>) -> LastWords<D> {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (stop, backlog) = (self.shared.stop.clone(), Arc::clone(&self.backlog));
@@ -170,7 +160,7 @@ impl StreamTask {
         }
     }
 
-    async fn turn(&mut self, turn: Turn) -> Result<(), End> {
+    async fn turn(&mut self, turn: Turn<D::Request>) -> Result<(), End> {
         match turn {
             Turn::Requested(None) => Err(End::Gone),
             Turn::Requested(Some(request)) => self.request(request).await,
@@ -181,70 +171,52 @@ impl StreamTask {
             },
             Turn::Look => self.look().await,
             Turn::GivenUp => Err(End::InTheWay),
-            Turn::Stop => Err(End::Unavailable("this member is shutting down")),
+            Turn::Stop => Err(End::Stopping),
         }?;
         self.answer_progress().await
     }
 
-    async fn request(&mut self, request: WatchRequest) -> Result<(), End> {
-        match request.request {
-            Some(Wanted::Create(create)) => self.create(&create).await,
-            Some(Wanted::Cancel(cancel)) => {
-                self.end(cancel.watch_id, |resume| {
+    async fn request(&mut self, request: D::Request) -> Result<(), End> {
+        let limits = self.shared.limits.of_requests();
+        match self.dialect.asked(request, &limits) {
+            Some(Asked::Create(create)) => self.create(create).await,
+            Some(Asked::Cancel(id)) => {
+                self.end(id, |resume| {
                     Ending::new(CancelCause::Requested, "as requested", resume)
                 })
                 .await
             }
-            Some(Wanted::Progress(_)) => {
+            Some(Asked::Progress) => {
                 self.progress_wanted = true;
                 Ok(())
             }
-            // From a newer client; it is told that nothing came of it by the silence.
             None => Ok(()),
         }
     }
 
-    async fn create(&mut self, create: &WatchCreate) -> Result<(), End> {
-        let watch_id = match create.watch_id {
-            0 => self.free_id(),
-            chosen => chosen,
-        };
-        match self.begin(watch_id, create) {
-            Ok((spec, first, active)) => {
-                let header = self.shared.headers.now();
-                let hub = &self.shared.hub;
-                self.watches
-                    .insert(watch_id, spec, first, &mut hub.wanted());
-                self.active.insert(watch_id, active);
-                self.send(messages::created(watch_id, header, first)).await
-            }
+    async fn create(&mut self, create: Create) -> Result<(), End> {
+        let asked = create.start;
+        let chosen = create.id;
+        let began = self.begin(create);
+        let header = self.shared.headers.now();
+        let (id, spec, first, active) = match began {
+            Ok(began) => began,
             Err(ending) => {
-                let header = self.shared.headers.now();
-                self.send(messages::canceled(watch_id, header, ending))
-                    .await
+                let watches = &self.watches;
+                let refused = self.dialect.refused(chosen, header, ending, watches);
+                return self.send(refused).await;
             }
-        }
-    }
-
-    /// An id that no watch of the stream has; clients may have chosen any of them.
-    fn free_id(&self) -> u64 {
-        let mut free = 1;
-        for id in self.watches.ids() {
-            if id != free {
-                break;
-            }
-            free += 1;
-        }
-        free
+        };
+        let hub = &self.shared.hub;
+        self.watches.insert(id, spec, first, &mut hub.wanted());
+        self.active.insert(id, active);
+        let created = self.dialect.created(id, header, asked, first);
+        self.send(created).await
     }
 
     /// What is to be watched, from which revision on.
-    fn begin(
-        &self,
-        watch_id: u64,
-        create: &WatchCreate,
-    ) -> Result<(WatchSpec, Revision, Active), Ending> {
-        let asked = Revision(create.start_revision);
+    fn begin(&mut self, create: Create) -> Result<(u64, WatchSpec, Revision, Active), Ending> {
+        let asked = create.start;
         let refuse = |cause, reason: String| Err(Ending::new(cause, reason, asked));
         let shared = &self.shared;
         let status = shared.node.status();
@@ -256,17 +228,17 @@ impl StreamTask {
             let reason = format!("this member is of cluster {}", status.cluster_id);
             return refuse(CancelCause::Unavailable, reason);
         }
-        if self.watches.contains(watch_id) {
-            let reason = format!("the stream has a watch {watch_id} already");
-            return refuse(CancelCause::Invalid, reason);
-        }
-        let spec = match messages::spec(create, &shared.limits.of_requests()) {
+        let spec = match create.spec {
             Ok(spec) => spec,
-            Err(status) => return refuse(CancelCause::Invalid, status.message().to_owned()),
+            Err(reason) => return refuse(CancelCause::Invalid, reason),
         };
         let place = match shared.watches.take(self.connection) {
             Ok(place) => place,
             Err(full) => return refuse(CancelCause::TooMany, no_watch(full)),
+        };
+        let id = match self.dialect.choose_id(create.id, &self.watches) {
+            Ok(id) => id,
+            Err(reason) => return refuse(CancelCause::Invalid, reason),
         };
         let first = match asked {
             Revision(0) => Revision(shared.hub.revision().0 + 1),
@@ -275,10 +247,12 @@ impl StreamTask {
         let active = Active {
             progress_notify: create.progress_notify,
             told_at: Instant::now(),
+            in_parts: create.in_parts,
+            parts: Vec::new(),
             _place: place,
             _counted: Counted::up(),
         };
-        Ok((spec, first, active))
+        Ok((id, spec, first, active))
     }
 
     /// Gets a part of history, if it has to be got, and tells it.
@@ -342,13 +316,41 @@ impl StreamTask {
         let header = self.shared.headers.now();
         for message in told {
             let reached = message.reached();
-            self.send(messages::told(ids, header, message)).await?;
+            if D::WHOLE_REVISIONS {
+                for message in self.whole(ids, message) {
+                    self.send(self.dialect.events(ids, header, message)).await?;
+                }
+            } else {
+                self.send(self.dialect.events(ids, header, message)).await?;
+            }
             for id in ids {
                 self.watches.delivered(*id, reached);
             }
         }
         self.told(ids);
         Ok(())
+    }
+
+    /// What is sent now that a part of history is read: nothing while more of its revision follows,
+    /// and then all of that. A client gets nothing else in between.
+    fn whole(&mut self, ids: &[u64], message: EventBatch) -> Vec<EventBatch> {
+        // Watches that share messages take revisions of any size in parts.
+        let [id] = ids else {
+            return vec![message];
+        };
+        let Some(active) = self.active.get_mut(id) else {
+            return Vec::new();
+        };
+        let more_follows = message.fragment;
+        active.parts.push(message);
+        if more_follows {
+            return Vec::new();
+        }
+        let parts = std::mem::take(&mut active.parts);
+        match active.in_parts {
+            true => parts,
+            false => joined(parts).into_iter().collect(),
+        }
     }
 
     /// They need no progress for a while.
@@ -381,8 +383,8 @@ impl StreamTask {
             return Ok(());
         };
         let header = self.shared.headers.now();
-        self.send(messages::canceled(id, header, ending(resume)))
-            .await
+        let canceled = self.dialect.canceled(id, header, ending(resume));
+        self.send(canceled).await
     }
 
     /// Now and then: progress for those that want it, and whether this member still takes part.
@@ -396,26 +398,24 @@ impl StreamTask {
         for (revision, ids) in self.watches.progress_of(ids, newest) {
             self.told(&ids);
             let header = self.shared.headers.now();
-            self.send(messages::progress(&ids, header, revision))
-                .await?;
+            let progress = self.dialect.progress(&ids, header, revision);
+            self.send(progress).await?;
         }
         Ok(())
     }
 
-    /// A member that hears of no leader for long tells nothing new, and its clients should ask
-    /// another.
+    /// A member that hears of no leader tells nothing new.
     fn check_cut_off(&mut self) -> Result<(), End> {
         if self.shared.node.status().ready {
             self.cut_off_since = None;
             return Ok(());
         }
         let since = *self.cut_off_since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= self.shared.limits.request_timeout() {
-            return Err(End::Unavailable(
-                "this member has had no contact with a leader for a while",
-            ));
+        let most = self.dialect.leaderless_max(self.shared.node.config());
+        match most.is_some_and(|most| since.elapsed() >= most) {
+            true => Err(End::NoLeader),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Once all watches were told everything there is.
@@ -429,77 +429,51 @@ impl StreamTask {
             return Ok(());
         }
         self.progress_wanted = false;
+        if !self.dialect.answers_progress(&self.watches, newest) {
+            return Ok(());
+        }
         let header = self.shared.headers.now();
-        self.send(messages::progress(&[], header, newest)).await
+        let progress = self.dialect.progress(&[], header, newest);
+        self.send(progress).await
     }
 
     /// Queues a message, as soon as there is room, which depends on the client alone, and on a slow
     /// link takes longer.
-    async fn send(&self, message: WatchResponse) -> Result<(), End> {
+    async fn send(&self, message: D::Response) -> Result<(), End> {
         let patience = self.shared.limits.stream_stall_timeout();
-        let held = self.backlog.unread(memory_bytes(&message));
+        let held = self.backlog.unread(D::memory_bytes(&message));
         tokio::select! {
             biased;
             sent = self.out.send((message, held)) => sent.map_err(|_| End::Gone),
             () = self.backlog.given_up() => Err(End::InTheWay),
-            () = self.backlog.overdue(patience) => Err(End::TooSlow),
+            () = self.backlog.overdue(patience) => Err(End::TooSlow(patience)),
         }
     }
 
-    /// What each watch, and the client, is told in the end.
-    fn last_words(&self, end: &End) -> LastWords {
-        let (cause, reason, status) = match end {
-            End::Gone => return Vec::new(),
-            End::TooSlow => {
-                let reason = format!(
-                    "the client read nothing, or too little, for {:?} \
-                     (--stream-stall-timeout-ms); resume at the given revision",
-                    self.shared.limits.stream_stall_timeout()
-                );
-                too_slow(reason)
-            }
-            End::InTheWay => too_slow(
-                "unread watch messages use all memory for them (half of --max-answer-bytes), or \
-                 the share of your address; resume at the given revision"
-                    .to_owned(),
-            ),
-            End::Unavailable(reason) => {
-                let status = Status::unavailable(*reason);
-                (CancelCause::Unavailable, (*reason).to_owned(), status)
-            }
-        };
-        let header = self.shared.headers.now();
-        let mut words: LastWords = Vec::with_capacity(self.watches.len() + 1);
-        for id in self.watches.ids() {
-            let resume = self.watches.next(id).unwrap_or(Revision(0));
-            let ending = Ending::new(cause, reason.clone(), resume);
-            words.push(Ok(messages::canceled(id, header, ending)));
+    fn last_words(&self, end: &End) -> LastWords<D> {
+        if matches!(end, End::TooSlow(_) | End::InTheWay) {
+            counter!(names::WATCH_STREAMS_SHED_TOTAL).increment(1);
         }
-        words.push(Err(status));
-        words
+        let header = self.shared.headers.now();
+        self.dialect.last_words(end, header, &self.watches)
     }
 }
 
-impl Drop for StreamTask {
+impl<D: Dialect> Drop for StreamTask<D> {
     fn drop(&mut self) {
         self.watches.clear(&mut self.shared.hub.wanted());
     }
 }
 
-fn too_slow(reason: String) -> (CancelCause, String, Status) {
-    counter!(names::WATCH_STREAMS_SHED_TOTAL).increment(1);
-    let status = Status::resource_exhausted(format!("the watch is too slow: {reason}"));
-    (CancelCause::TooSlow, reason, status)
-}
-
-/// What a message takes while it waits, which of small events is several times what it will be sent
-/// as.
-fn memory_bytes(message: &WatchResponse) -> usize {
-    let pair = |kv: &Option<KeyValue>| kv.as_ref().map_or(0, |kv| kv.key.len() + kv.value.len());
-    let event = |it: &Event| size_of::<Event>() + pair(&it.kv) + pair(&it.prev_kv);
-    let events: usize = message.events.iter().map(event).sum();
-    let ids = size_of_val(message.also_watch_ids.as_slice());
-    size_of::<WatchResponse>() + ids + events
+/// The parts of a revision as one.
+fn joined(parts: Vec<EventBatch>) -> Option<EventBatch> {
+    parts.into_iter().reduce(|mut whole, part| {
+        whole.events.extend(part.events);
+        EventBatch {
+            events: whole.events,
+            ..part
+        }
+    })
 }
 
 /// Why a watch ends whose history could not be read.

@@ -39,6 +39,8 @@ targets! {
     client_request: targets::requests::ONE;
     pipeline_frame: targets::requests::FRAME;
     watch_request: targets::watch::REQUESTS;
+    etcd_request: targets::etcd::REQUEST;
+    etcd_watch: targets::etcd::WATCH;
     peer_frame: targets::peers::FRAMES;
     peer_stream: targets::peers::STREAM;
     snapshot_frame: targets::peers::SNAPSHOT;

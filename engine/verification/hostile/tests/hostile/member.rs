@@ -25,6 +25,7 @@ pub(crate) struct Doors {
     pub(crate) peer: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) monitor: SocketAddr,
+    pub(crate) etcd: SocketAddr,
 }
 
 impl Doors {
@@ -35,11 +36,12 @@ impl Doors {
             peer: listen.peer,
             admin: listen.admin.expect("the member is of this release"),
             monitor: listen.monitor,
+            etcd: listen.etcd.expect("it was asked for"),
         }
     }
 
-    pub(crate) fn all(self) -> [SocketAddr; 4] {
-        [self.client, self.peer, self.admin, self.monitor]
+    pub(crate) fn all(self) -> [SocketAddr; 5] {
+        [self.client, self.peer, self.admin, self.monitor, self.etcd]
     }
 }
 
@@ -61,7 +63,7 @@ impl Member {
         };
         let cgroup = Cgroup::new(name, bounds);
         let log = home.join(format!("{name}.log"));
-        let listen = Listen::free();
+        let listen = Listen::free_with_etcd();
         let mut command = cgroup.command(&program());
         serve(&mut command, name, &listen, &home.join(name));
         Self {

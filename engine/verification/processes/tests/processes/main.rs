@@ -10,6 +10,8 @@ mod cli;
 mod connections;
 mod damage;
 mod durability;
+mod etcd;
+mod etcd_watch;
 mod failover;
 mod health;
 mod identity;

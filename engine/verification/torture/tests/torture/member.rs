@@ -61,6 +61,7 @@ impl Member {
             peer: socket(PEER),
             admin: Some(socket(ADMIN)),
             monitor: socket(MONITOR),
+            etcd: None,
         };
         let program = built_program("make torture");
         let mut command = self.network.command(self.place, &program);

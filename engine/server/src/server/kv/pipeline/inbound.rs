@@ -21,8 +21,8 @@ use crate::node::answers::Held;
 use crate::node::waiters::Waiters;
 use crate::server::forward::Origin;
 use crate::server::gate::{Admitted, Kind};
-use crate::server::kv::range_writes::Cost;
 use crate::server::kv::reads::Read;
+use crate::server::serving::range_writes::Cost;
 use crate::telemetry::traces::{Begun, Parent, Traces};
 
 /// Calls under way on one stream; a client beyond it waits on its own side.

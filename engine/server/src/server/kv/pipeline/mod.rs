@@ -44,7 +44,6 @@ use tonic::{Code, Status, Streaming};
 use self::flight::Flight;
 use self::outbound::Outbound;
 use self::waiting::Lines;
-use super::writes::no_answer;
 use super::{Caller, Serving, answered};
 use crate::error::RequestError;
 use crate::node::Written;
@@ -52,6 +51,7 @@ use crate::node::answers::Held;
 use crate::node::waiters::Waiters;
 use crate::server::forward::Origin;
 use crate::server::gate::{Admitted, OfStream};
+use crate::server::serving::writes::no_answer;
 use crate::telemetry::traces::Begun;
 
 /// How long keys are read before others have their turn on the thread.

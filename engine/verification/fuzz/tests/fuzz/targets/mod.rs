@@ -2,6 +2,7 @@
 
 pub(crate) mod answers;
 pub(crate) mod consensus;
+pub(crate) mod etcd;
 pub(crate) mod folder;
 pub(crate) mod kv;
 pub(crate) mod log;

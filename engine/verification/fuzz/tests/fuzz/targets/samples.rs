@@ -1,7 +1,9 @@
 //! Valid requests of clients.
 
 use bytes::Bytes;
+use dengine_kv::Command;
 use dengine_protocol::KvCall as _;
+use dengine_protocol::checks::forward;
 use dengine_protocol::v1::compare_and_swap_request::Expected;
 use dengine_protocol::v1::pipelined_call::Call;
 use dengine_protocol::v1::{
@@ -75,6 +77,7 @@ fn with_numbers(stamp: SessionStamp, ttl_ms: u64, revision: u64) -> Vec<Call> {
         swap(Expected::CurrentValue("swapped".into())).framed(),
         batch().framed(),
         CompactRequest { revision, session }.framed(),
+        forward::request(forwarded(ttl_ms)).framed(),
         OpenSessionRequest { ttl_ms }.framed(),
         KeepAliveSessionRequest { session_id: 3 }.framed(),
         CloseSessionRequest { session_id: 3 }.framed(),
@@ -84,6 +87,16 @@ fn with_numbers(stamp: SessionStamp, ttl_ms: u64, revision: u64) -> Vec<Call> {
         get(Consistency::Session).framed(),
         range.framed(),
     ]
+}
+
+/// What a member passes on for a client of another protocol.
+fn forwarded(ttl_ms: u64) -> Command {
+    Command::Put {
+        key: "key".into(),
+        value: "value".into(),
+        prev_kv: true,
+        ttl_ms,
+    }
 }
 
 /// A batch with every kind of comparison and operation.

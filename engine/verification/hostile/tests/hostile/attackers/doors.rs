@@ -23,8 +23,14 @@ pub(super) const ATTACKERS: &[Attacker] = &[
     },
     Attacker {
         name: "silent-elsewhere",
-        does: "1,000 silent connections to each of the ports for peers, people and probes",
-        on: &["listen-peer", "listen-admin", "listen-monitor"],
+        does: "750 silent connections to each of the ports for peers, people, probes and clients \
+            of etcd",
+        on: &[
+            "listen-peer",
+            "listen-admin",
+            "listen-monitor",
+            "listen-etcd",
+        ],
         run: silent_elsewhere,
     },
     Attacker {
@@ -35,6 +41,7 @@ pub(super) const ATTACKERS: &[Attacker] = &[
             "listen-peer",
             "listen-admin",
             "listen-monitor",
+            "listen-etcd",
         ],
         run: churn,
     },
@@ -46,6 +53,7 @@ pub(super) const ATTACKERS: &[Attacker] = &[
             "listen-peer",
             "listen-admin",
             "listen-monitor",
+            "listen-etcd",
         ],
         run: garbage,
     },

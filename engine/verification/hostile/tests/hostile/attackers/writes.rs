@@ -8,8 +8,8 @@ use bytes::Bytes;
 use dengine_protocol::v1::compare_and_swap_request::Expected;
 use dengine_protocol::v1::pipelined_call::Call;
 use dengine_protocol::v1::{
-    BatchRequest, CompactRequest, CompareAndSwapRequest, DeleteRequest, GetRequest, GetResponse,
-    Operation, PipelineRequest, PipelinedCall, PutRequest, operation,
+    BatchRequest, CompactRequest, CompareAndSwapRequest, DeleteRequest, ForwardRequest, GetRequest,
+    GetResponse, Operation, PipelineRequest, PipelinedCall, PutRequest, operation,
 };
 use futures::future::{BoxFuture, try_join_all};
 use tokio::time::{MissedTickBehavior, interval};
@@ -67,6 +67,12 @@ pub(super) const ATTACKERS: &[Attacker] = &[
         does: "compactions, each a thousand revisions behind the present",
         on: &["dengine.v1.Kv/Compact"],
         run: compactions,
+    },
+    Attacker {
+        name: "forwarded-noise",
+        does: "megabytes that are no command, passed on as a member does, a hundred at a time",
+        on: &["dengine.v1.Kv/Forward"],
+        run: forwarded,
     },
 ];
 
@@ -253,6 +259,19 @@ fn compactions(arena: Arena) -> BoxFuture<'static, ()> {
     crowd(arena, 8, |arena, _| async move {
         let link = Link::open(arena.doors.client).await?;
         hold(&arena, &link, 16, |_| compact_behind(&link)).await
+    })
+}
+
+fn forwarded(arena: Arena) -> BoxFuture<'static, ()> {
+    crowd(arena, 4, |arena, _| async move {
+        let link = Link::open(arena.doors.client).await?;
+        // The version of a command, and a tag that no field has.
+        let command = Bytes::from([&[3][..], &[0xff; 1 << 20]].concat());
+        let noise = &ForwardRequest { command };
+        hold(&arena, &link, 25, |_| {
+            link.told("/dengine.v1.Kv/Forward", noise)
+        })
+        .await
     })
 }
 

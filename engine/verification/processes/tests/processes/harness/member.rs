@@ -30,6 +30,8 @@ pub(crate) struct Member {
     pub(crate) peer_port: u16,
     pub(crate) admin_port: u16,
     pub(crate) monitor_port: u16,
+    /// For clients of etcd, if it serves them.
+    pub(crate) etcd_port: Option<u16>,
     /// The program that runs, if it is not the one under test.
     older: Option<PathBuf>,
     /// Clients reach it by every address of this machine.
@@ -51,6 +53,7 @@ impl Member {
             peer_port: free_port(),
             admin_port: free_port(),
             monitor_port: free_port(),
+            etcd_port: None,
             older: None,
             everywhere: false,
             extra: Vec::new(),
@@ -74,6 +77,11 @@ impl Member {
     /// Clients reach it by every address of this machine, unlike people.
     pub(crate) fn serve_clients_everywhere(&mut self) {
         self.everywhere = true;
+    }
+
+    /// Serves clients of etcd as well.
+    pub(crate) fn serve_etcd(&mut self) {
+        self.etcd_port = Some(free_port());
     }
 
     /// From its next start on it is this program, which an older release built.
@@ -148,6 +156,7 @@ impl Member {
             // The first releases served `Admin` on the clients' port.
             admin: self.older.is_none().then(|| local(self.admin_port)),
             monitor: local(self.monitor_port),
+            etcd: self.etcd_port.map(local),
         }
     }
 

@@ -39,22 +39,22 @@ struct Known {
 }
 
 /// Which sessions this member's state held, and up to which entry: that was read before.
-pub(super) struct OpenNow {
-    pub(super) applied: Index,
-    pub(super) sessions: BTreeSet<SessionId>,
+pub(in crate::server) struct OpenNow {
+    pub(in crate::server) applied: Index,
+    pub(in crate::server) sessions: BTreeSet<SessionId>,
 }
 
 /// The right to look which sessions have ended: one has it at a time. Given back when this is
 /// dropped.
 #[derive(Debug)]
-pub(super) struct Look(Openers);
+pub(in crate::server) struct Look(Openers);
 
 /// A client, or a member that passes on what its clients ask for.
 type Opener = (IpAddr, Origin);
 
 /// A session that is being opened. Counts until this is dropped, or as an open one.
 #[derive(Debug)]
-pub(super) struct Opening {
+pub(in crate::server) struct Opening {
     openers: Openers,
     opener: Opener,
     opened: bool,
@@ -62,9 +62,9 @@ pub(super) struct Opening {
 
 /// The client has as many sessions as it may.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooMany {
-    pub(super) own: usize,
-    pub(super) all: usize,
+pub(in crate::server) struct TooMany {
+    pub(in crate::server) own: usize,
+    pub(in crate::server) all: usize,
 }
 
 impl Openers {
@@ -74,7 +74,7 @@ impl Openers {
 
     /// A place for one more session of `from`, if of so many that are open it has fewer than it
     /// may, as far as is known.
-    pub(super) fn open(
+    pub(in crate::server) fn open(
         &self,
         from: IpAddr,
         origin: Origin,
@@ -104,7 +104,7 @@ impl Openers {
     /// Whether it is to be looked which sessions have ended: because somebody was refused, or too
     /// many are known. That reads all of them, so it is done now and then, by one at a time, and
     /// not here.
-    pub(super) fn look(&self, refused: bool) -> Option<Look> {
+    pub(in crate::server) fn look(&self, refused: bool) -> Option<Look> {
         let mut known = self.lock();
         let wanted = refused || known.sessions.len() > KNOWN_MAX;
         let recent = known.looked.is_some_and(|it| it.elapsed() < LOOK_EVERY);
@@ -126,7 +126,7 @@ impl Openers {
 
 impl Look {
     /// Forgets sessions that have ended. One that this member's state had not reached goes on.
-    pub(super) fn seen(&self, now: &OpenNow) {
+    pub(in crate::server) fn seen(&self, now: &OpenNow) {
         self.0.lock().forget_ended(now);
     }
 }
@@ -144,7 +144,7 @@ impl Drop for Look {
 ///
 /// # Errors
 /// The look failed, and there was no place.
-pub(super) fn after_look<E>(
+pub(in crate::server) fn after_look<E>(
     found: Result<Opening, TooMany>,
     looked: Result<(), E>,
     again: impl FnOnce() -> Result<Result<Opening, TooMany>, E>,
@@ -176,7 +176,7 @@ impl Known {
 
 impl Opening {
     /// It is open, under this name.
-    pub(super) fn opened(mut self, session: SessionId) {
+    pub(in crate::server) fn opened(mut self, session: SessionId) {
         self.opened = true;
         let mut known = self.openers.lock();
         // One that was asked for twice under one name is one.

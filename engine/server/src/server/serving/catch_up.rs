@@ -15,7 +15,7 @@ use crate::connections::{Share, Source};
 use crate::node::NodeStatus;
 
 /// All that wait.
-pub(super) struct SessionReads {
+pub(in crate::server) struct SessionReads {
     limit: usize,
     waiting: AtomicUsize,
     /// Wakes who follows the member's revision, when somebody begins to wait.
@@ -24,7 +24,7 @@ pub(super) struct SessionReads {
 }
 
 /// One that waits, until this is dropped.
-pub(super) struct Waiting<'a> {
+pub(in crate::server) struct Waiting<'a> {
     all: &'a SessionReads,
     own: &'a AtomicUsize,
 }
@@ -32,7 +32,7 @@ pub(super) struct Waiting<'a> {
 impl SessionReads {
     /// So many at a time. Wakes them as the member's revision moves on, until that ends; none
     /// waits on a member that was removed.
-    pub(super) fn start(
+    pub(in crate::server) fn start(
         limit: usize,
         revision: watch::Receiver<Revision>,
         status: watch::Receiver<NodeStatus>,
@@ -52,7 +52,7 @@ impl SessionReads {
     }
 
     /// A place to wait, unless there are too many, in all or of this client.
-    pub(super) fn wait<'a>(&'a self, source: &'a Source) -> Option<Waiting<'a>> {
+    pub(in crate::server) fn wait<'a>(&'a self, source: &'a Source) -> Option<Waiting<'a>> {
         // Counted first, so that of two at a time one sees the other.
         let place = Waiting {
             all: self,
@@ -66,7 +66,11 @@ impl SessionReads {
 
 impl Waiting<'_> {
     /// Waits until `now` covers `wanted`; whether it does, or the member has ended or was removed.
-    pub(super) async fn reached(&self, wanted: Revision, now: &watch::Receiver<Revision>) -> bool {
+    pub(in crate::server) async fn reached(
+        &self,
+        wanted: Revision,
+        now: &watch::Receiver<Revision>,
+    ) -> bool {
         let revisions = &self.all.revisions;
         self.all.begun.notify_one();
         revisions.reached(wanted, || *now.borrow()).await

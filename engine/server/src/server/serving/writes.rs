@@ -27,17 +27,17 @@ use crate::storage::RocksStore;
 use crate::telemetry::traces::Traces;
 
 /// What became of a write.
-pub(super) struct Proposed<T> {
-    pub(super) answer: T,
-    pub(super) held: Option<Held>,
-    pub(super) cost: Cost,
+pub(in crate::server) struct Proposed<T> {
+    pub(in crate::server) answer: T,
+    pub(in crate::server) held: Option<Held>,
+    pub(in crate::server) cost: Cost,
 }
 
 impl Serving {
     /// Opens a session, unless the caller has as many as it may; it may have been let in already.
     /// Whether it was opened is found out even if the caller leaves: who leaves early would
     /// otherwise have more.
-    pub(super) async fn open_session(
+    pub(in crate::server) async fn open_session(
         self: Arc<Self>,
         request: OpenSessionRequest,
         caller: Caller,
@@ -67,7 +67,7 @@ impl Serving {
         })?
     }
 
-    pub(super) async fn place_for_session(
+    pub(in crate::server) async fn place_for_session(
         self: &Arc<Self>,
         caller: &Caller,
     ) -> Result<Opening, Status> {
@@ -110,7 +110,7 @@ impl Serving {
     }
 
     /// Proposes what `request` asks for, or has the leader answer instead.
-    pub(super) async fn propose<M: Mutation>(
+    pub(in crate::server) async fn propose<M: Mutation>(
         self: &Arc<Self>,
         request: M,
         caller: &Caller,
@@ -130,7 +130,7 @@ impl Serving {
     }
 
     /// Has it ordered here, or by the leader; and what it cost.
-    pub(super) async fn order<M: Mutation>(
+    pub(in crate::server) async fn order<M: Mutation>(
         &self,
         request: M,
         command: kv::Request,
@@ -194,7 +194,7 @@ impl Serving {
     }
 
     /// Has the leader answer a write that this member refused with `error`.
-    pub(super) async fn forward(
+    pub(in crate::server) async fn forward(
         &self,
         error: RequestError,
         caller: &Caller,
@@ -314,7 +314,7 @@ async fn within(
 }
 
 /// What the caller is told when the outcome of a write is no answer to it.
-pub(super) fn no_answer(method: &str, why: NoAnswer) -> Status {
+pub(in crate::server) fn no_answer(method: &str, why: NoAnswer) -> Status {
     if let NoAnswer::OfAnotherKind(outcome) = &why {
         // Not the outcome itself: it may hold users' values.
         let answered = outcome.name();

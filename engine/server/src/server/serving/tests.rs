@@ -21,16 +21,16 @@ const LONG: Duration = Duration::from_secs(30);
 fn serving(node: Node) -> (Arc<Serving>, Nicer) {
     let threads = aside::threads().unwrap();
     let limits = Limits::default();
-    let service = KvService::new(
+    let serving = Serving::new(
         node,
         limits.clone(),
         Forwarder::new(&limits),
-        (Gate::new(&limits), Tracer::default()),
+        Tracer::default(),
         Openers::default(),
         Aside::new(&threads),
         CancellationToken::new(),
     );
-    (service.serving, threads)
+    (serving, threads)
 }
 
 fn caller(last: u8) -> Caller {

@@ -25,18 +25,18 @@ const LOOK_UP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a write cost those who had to wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cost {
+pub(in crate::server) struct Cost {
     /// Keys that its ranges visited, or KiB of them if these are more.
-    pub(super) visited: u64,
+    pub(in crate::server) visited: u64,
     /// Whether there was anybody else, as far as it is known here.
-    pub(super) others_waited: bool,
+    pub(in crate::server) others_waited: bool,
 }
 
 /// What became of one that was ordered, and what it cost.
 type Ordered<T> = (Result<(T, Option<Held>), Status>, Cost);
 
 impl Cost {
-    pub(super) const NONE: Self = Self {
+    pub(in crate::server) const NONE: Self = Self {
         visited: 0,
         others_waited: false,
     };
@@ -117,7 +117,7 @@ impl Serving {
     ///
     /// # Errors
     /// Its turn did not come, or it would take too long; nothing was changed.
-    pub(super) async fn order_in_turn<M: Mutation>(
+    pub(in crate::server) async fn order_in_turn<M: Mutation>(
         self: &Arc<Self>,
         request: M,
         command: kv::Request,

@@ -1,0 +1,339 @@
+//! Watches: what a client asks for, and what it is sent.
+
+use std::mem;
+
+use dengine_kv::watch::{EventBatch, WatchSpec};
+use dengine_kv::{Event, KeyRange};
+use dengine_types::Revision;
+
+use crate::errors::EtcdError;
+use crate::etcdserverpb::watch_create_request::FilterType;
+use crate::etcdserverpb::{WatchCreateRequest, WatchResponse};
+use crate::header::{Header, signed};
+use crate::messages;
+
+/// The id of an answer to no watch in particular: one that was not created, or the progress of all.
+pub const NO_WATCH: i64 = -1;
+
+/// How large a message of a watch that takes fragments may be. A single event may be larger.
+const MESSAGE_BYTES: usize = 512 * 1024;
+
+/// A watch that a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Create {
+    /// What it wants. The events of a large revision come in several batches: [`WholeRevisions`]
+    /// puts them together for a client that did not ask for `fragment`.
+    pub spec: WatchSpec,
+    /// The first revision of interest; `None`: the next.
+    pub first: Option<Revision>,
+    /// The id that it wants; 0: any, see [`WatchIds`].
+    pub id: i64,
+    /// It is to be sent its progress while it has no events.
+    pub progress_notify: bool,
+    /// It takes revisions in several messages.
+    pub fragment: bool,
+}
+
+/// Why a watch is not created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WatchRefusal {
+    /// It is to begin below the first revision there ever was.
+    #[error("{}", EtcdError::Compacted)]
+    Compacted,
+    /// Its range holds no key.
+    #[error("mvcc: watcher range is empty")]
+    EmptyRange,
+    /// A watch of the stream has that id.
+    #[error("mvcc: duplicate watch ID provided on the WatchStream")]
+    DuplicateId,
+}
+
+impl Create {
+    /// Checks what is asked for.
+    ///
+    /// # Errors
+    /// The request can never succeed as it is.
+    pub fn new(request: &WatchCreateRequest) -> Result<Self, WatchRefusal> {
+        let first = u64::try_from(request.start_revision).map_err(|_| WatchRefusal::Compacted)?;
+        let key: &[u8] = match &request.key[..] {
+            // The smallest there is.
+            [] => b"\0",
+            key => key,
+        };
+        let keys = KeyRange::from_wire(key, &request.range_end);
+        if matches!(&keys, KeyRange::Between { start, end } if end <= start) {
+            return Err(WatchRefusal::EmptyRange);
+        }
+        let leaves_out = |filter: FilterType| request.filters.contains(&filter.into());
+        Ok(Self {
+            spec: WatchSpec {
+                keys,
+                prev_kv: request.prev_kv,
+                no_put: leaves_out(FilterType::Noput),
+                no_delete: leaves_out(FilterType::Nodelete),
+                fragment: true,
+                shared: false,
+                message_bytes: MESSAGE_BYTES,
+            },
+            first: (first != 0).then_some(Revision(first)),
+            id: request.watch_id,
+            progress_notify: request.progress_notify,
+            fragment: request.fragment,
+        })
+    }
+}
+
+/// Draws the ids of a stream's watches.
+#[derive(Debug, Default)]
+pub struct WatchIds {
+    next: i64,
+}
+
+impl WatchIds {
+    /// The id of a new watch, from 0 on if any will do.
+    ///
+    /// # Errors
+    /// The wanted one is taken.
+    pub fn choose(
+        &mut self,
+        wanted: i64,
+        is_taken: impl Fn(i64) -> bool,
+    ) -> Result<i64, WatchRefusal> {
+        if wanted != 0 {
+            return match is_taken(wanted) {
+                true => Err(WatchRefusal::DuplicateId),
+                false => Ok(wanted),
+            };
+        }
+        while is_taken(self.next) {
+            self.next += 1;
+        }
+        let id = self.next;
+        self.next += 1;
+        Ok(id)
+    }
+}
+
+/// Puts the batches of a revision together, for a client that takes whole revisions only. It holds
+/// one revision at most.
+#[derive(Debug, Default)]
+pub struct WholeRevisions {
+    open: Vec<Event>,
+}
+
+impl WholeRevisions {
+    /// Adds a batch; the whole of it and of what was held, if it ends a revision.
+    #[must_use]
+    pub fn add(&mut self, batch: EventBatch) -> Option<EventBatch> {
+        if self.open.is_empty() && !batch.fragment {
+            return Some(batch);
+        }
+        self.open.extend(batch.events);
+        (!batch.fragment).then(|| EventBatch {
+            events: mem::take(&mut self.open),
+            ..batch
+        })
+    }
+}
+
+/// The watch begins. `revision` is that of the store; for one that begins with the next revision it
+/// has to be exactly the one before: a client that loses the stream before the first event begins
+/// behind it.
+#[must_use]
+pub fn created(watch_id: i64, header: Header, revision: Revision) -> WatchResponse {
+    WatchResponse {
+        header: header.at(revision),
+        watch_id,
+        created: true,
+        ..WatchResponse::default()
+    }
+}
+
+/// The watch does not begin.
+#[must_use]
+pub fn refused(header: Header, refusal: WatchRefusal) -> WatchResponse {
+    WatchResponse {
+        header: header.wire(),
+        watch_id: NO_WATCH,
+        created: true,
+        canceled: true,
+        cancel_reason: refusal.to_string(),
+        ..WatchResponse::default()
+    }
+}
+
+/// Events of a watch.
+#[must_use]
+pub fn events(watch_id: i64, header: Header, batch: EventBatch) -> WatchResponse {
+    WatchResponse {
+        header: header.at(batch.revision),
+        watch_id,
+        fragment: batch.fragment,
+        events: batch.events.into_iter().map(messages::event).collect(),
+        ..WatchResponse::default()
+    }
+}
+
+/// Everything up to `revision` was sent to this watch; with [`NO_WATCH`] to all of the stream. A
+/// client goes on behind it, so none of them may begin later.
+#[must_use]
+pub fn progress(watch_id: i64, header: Header, revision: Revision) -> WatchResponse {
+    WatchResponse {
+        header: header.at(revision),
+        watch_id,
+        ..WatchResponse::default()
+    }
+}
+
+/// The watch has ended because the client wanted it to.
+#[must_use]
+pub fn canceled(watch_id: i64, header: Header) -> WatchResponse {
+    WatchResponse {
+        header: header.wire(),
+        watch_id,
+        canceled: true,
+        ..WatchResponse::default()
+    }
+}
+
+/// The watch has ended because history begins at `compacted`, behind what it was to be sent next.
+#[must_use]
+pub fn compacted(watch_id: i64, header: Header, compacted: Revision) -> WatchResponse {
+    WatchResponse {
+        header: header.without_revision(),
+        watch_id,
+        canceled: true,
+        compact_revision: signed(compacted.0),
+        ..WatchResponse::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use dengine_kv::{EventKind, KeyValue, Stamp};
+
+    use super::*;
+    use crate::mvccpb::event::EventType;
+
+    fn ask(key: &'static str, range_end: &'static str) -> WatchCreateRequest {
+        WatchCreateRequest {
+            key: key.into(),
+            range_end: range_end.into(),
+            ..WatchCreateRequest::default()
+        }
+    }
+
+    #[test]
+    fn a_range_that_holds_no_key_is_refused() {
+        let keys = |key, range_end| Create::new(&ask(key, range_end)).map(|it| it.spec.keys);
+        for (key, range_end) in [("b", "a"), ("b", "b"), ("b", "\0a")] {
+            assert_eq!(keys(key, range_end), Err(WatchRefusal::EmptyRange));
+        }
+        for (key, range_end) in [("b", "c"), ("b", ""), ("b", "b\0")] {
+            assert!(keys(key, range_end).is_ok());
+        }
+        let all = Ok(KeyRange::From(Bytes::from_static(b"\0")));
+        assert_eq!(keys("", "\0"), all);
+        let smallest = Ok(KeyRange::One(Bytes::from_static(b"\0")));
+        assert_eq!(keys("", ""), smallest);
+    }
+
+    #[test]
+    fn history_that_never_was_is_refused_first() {
+        let request = WatchCreateRequest {
+            start_revision: -1,
+            ..ask("b", "a")
+        };
+        let refusal = Create::new(&request).unwrap_err();
+        assert_eq!(refusal, WatchRefusal::Compacted);
+        let response = refused(Header::default(), refusal);
+        assert_eq!(response.watch_id, -1);
+        assert!(response.created && response.canceled);
+        assert_eq!(
+            response.cancel_reason,
+            "etcdserver: mvcc: required revision has been compacted"
+        );
+    }
+
+    #[test]
+    fn what_is_asked_for_is_what_is_watched() {
+        let request = WatchCreateRequest {
+            start_revision: 5,
+            filters: vec![1, 7],
+            prev_kv: true,
+            ..ask("b", "")
+        };
+        let create = Create::new(&request).unwrap();
+        assert_eq!(create.first, Some(Revision(5)));
+        assert!(create.spec.prev_kv && create.spec.no_delete && !create.spec.no_put);
+        assert!(!create.fragment);
+        assert_eq!(Create::new(&ask("b", "")).unwrap().first, None);
+    }
+
+    #[test]
+    fn ids_begin_at_zero_and_leave_out_those_that_are_taken() {
+        let mut ids = WatchIds::default();
+        let taken = |id: i64| id == 1 || id == 7;
+        assert_eq!(ids.choose(0, taken), Ok(0));
+        assert_eq!(ids.choose(0, taken), Ok(2));
+        assert_eq!(ids.choose(7, taken), Err(WatchRefusal::DuplicateId));
+        assert_eq!(ids.choose(5, taken), Ok(5));
+        assert_eq!(ids.choose(0, taken), Ok(3));
+    }
+
+    fn batch(revision: u64, keys: &[&'static str], fragment: bool) -> EventBatch {
+        let event = |key: &&'static str| Event {
+            kind: EventKind::Delete,
+            sub: 0,
+            kv: KeyValue {
+                key: Bytes::from_static(key.as_bytes()),
+                value: Bytes::new(),
+                create_revision: Revision(0),
+                mod_revision: Revision(revision),
+                version: 0,
+                ttl_ms: 0,
+            },
+            prev: None,
+        };
+        EventBatch {
+            events: keys.iter().map(event).collect(),
+            revision: Revision(revision),
+            fragment,
+            next: Stamp::end_of(Revision(revision)),
+        }
+    }
+
+    #[test]
+    fn fragments_are_put_together_for_a_client_that_takes_none() {
+        let mut whole = WholeRevisions::default();
+        let alone = batch(4, &["a"], false);
+        assert_eq!(whole.add(alone.clone()), Some(alone));
+        assert_eq!(whole.add(batch(5, &["a", "b"], true)), None);
+        assert_eq!(whole.add(batch(5, &["c"], true)), None);
+        let last = whole.add(batch(5, &["d"], false));
+        assert_eq!(last, Some(batch(5, &["a", "b", "c", "d"], false)));
+        let next = batch(6, &["a"], false);
+        assert_eq!(whole.add(next.clone()), Some(next));
+    }
+
+    #[test]
+    fn events_have_the_revision_of_the_last_one() {
+        let response = events(3, Header::default(), batch(5, &["a"], true));
+        assert_eq!(response.header.unwrap().revision, 5);
+        assert_eq!(response.watch_id, 3);
+        assert!(response.fragment);
+        let event = &response.events[0];
+        assert_eq!(event.r#type(), EventType::Delete);
+        assert_eq!(event.kv.as_ref().unwrap().mod_revision, 5);
+    }
+
+    /// Clients take one without either for a start in the future.
+    #[test]
+    fn an_end_by_compaction_has_a_revision_and_no_reason() {
+        let response = compacted(3, Header::default(), Revision(5));
+        assert!(response.canceled);
+        assert_eq!(response.compact_revision, 5);
+        assert_eq!(response.cancel_reason, "");
+    }
+}

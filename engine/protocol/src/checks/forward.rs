@@ -1,0 +1,249 @@
+//! Writes that a member passes on for a client of another protocol than ours: commands and outcomes
+//! as the log and sessions have them.
+
+use bytes::Bytes;
+use dengine_kv::outcome::{decode_kept, encode_whole};
+use dengine_kv::{
+    Batch, BatchOperation, Command, CommandVersion, KeyRange, Outcome, Refusal, Request,
+};
+use tonic::Status;
+
+use crate::checks::header::Header;
+use crate::checks::limits::RequestLimits;
+use crate::checks::writes::Mutation;
+use crate::v1::{ForwardRequest, ForwardResponse, ResponseHeader};
+
+/// A command for the leader, or for this member if it leads.
+#[must_use]
+pub fn request(command: Command) -> ForwardRequest {
+    ForwardRequest {
+        command: Request::from(command).encode(CommandVersion::CURRENT),
+    }
+}
+
+/// What the command came to.
+///
+/// # Errors
+/// A member of another release answered something else.
+pub fn outcome(answer: ForwardResponse) -> Result<Outcome, Status> {
+    decode_kept(answer.outcome)
+        .map_err(|error| Status::internal(format!("the leader's answer does not read: {error}")))
+}
+
+impl Mutation for ForwardRequest {
+    fn command(&self, limits: &RequestLimits) -> Result<Command, Status> {
+        let command = decoded(&self.command)?;
+        check(&command, limits)?;
+        Ok(command)
+    }
+
+    /// Its pairs are gathered while the command is applied, by every member.
+    fn returned(&self) -> Vec<KeyRange> {
+        let mut returned = match decoded(&self.command) {
+            Ok(Command::Delete {
+                keys,
+                prev_kv: true,
+            }) => vec![keys],
+            Ok(Command::Batch(batch)) => returned(&batch),
+            Ok(_) | Err(_) => Vec::new(),
+        };
+        returned.retain(|keys| !matches!(keys, KeyRange::One(_)));
+        returned
+    }
+
+    fn answer(&self, header: Header, outcome: Outcome) -> Result<ForwardResponse, Outcome> {
+        let outcome = match header.trimmed {
+            true => outcome.without_pairs(),
+            false => outcome,
+        };
+        match encode_whole(&outcome) {
+            Some(bytes) => Ok(ForwardResponse {
+                header: header.wire(),
+                outcome: bytes.into(),
+            }),
+            None => Err(outcome),
+        }
+    }
+
+    fn refused(&self, header: Header, refusal: Refusal) -> Result<ForwardResponse, Refusal> {
+        let answer = self.answer(header, Outcome::Refused(refusal));
+        answer.map_err(|outcome| match outcome {
+            Outcome::Refused(refusal) => refusal,
+            other => unreachable!("a refusal was encoded, not {}", other.name()),
+        })
+    }
+
+    fn leave_out_pairs(answer: &mut ForwardResponse) -> Option<&mut ResponseHeader> {
+        let whole = decode_kept(answer.outcome.clone()).ok()?;
+        answer.outcome = encode_whole(&whole.without_pairs())?.into();
+        answer.header.as_mut()
+    }
+}
+
+fn decoded(command: &Bytes) -> Result<Command, Status> {
+    let logged = Request::decode(command.clone())
+        .map_err(|newer| Status::unavailable(newer.to_string()))?
+        .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let Request { session, command } = logged.request;
+    // What may be repeated within a session is what clients may ask for.
+    match session.is_none() && command.may_be_stamped() {
+        true => Ok(command),
+        false => Err(Status::invalid_argument(
+            "a member passes on writes of keys and compactions, without a session",
+        )),
+    }
+}
+
+/// That any client could have asked for it.
+fn check(command: &Command, limits: &RequestLimits) -> Result<(), Status> {
+    match command {
+        Command::Put { key, value, .. } | Command::CompareAndSwap { key, value, .. } => {
+            limits.check_key(key)?;
+            limits.check_value(value)
+        }
+        Command::Delete { keys, .. } => check_keys(keys, limits),
+        Command::Batch(batch) => check_batch(batch, limits),
+        _ => Ok(()),
+    }
+}
+
+fn check_batch(batch: &Batch, limits: &RequestLimits) -> Result<(), Status> {
+    let lists = [
+        batch.compares.len(),
+        batch.then.len(),
+        batch.otherwise.len(),
+    ];
+    if lists.iter().any(|it| *it > limits.max_batch_operations) {
+        return Err(Status::invalid_argument(format!(
+            "a list of the batch has more than {} entries (--max-batch-operations)",
+            limits.max_batch_operations
+        )));
+    }
+    for compare in &batch.compares {
+        check_keys(&compare.keys, limits)?;
+    }
+    let operations = batch.then.iter().chain(&batch.otherwise);
+    for operation in operations {
+        match operation {
+            BatchOperation::Put { key, value, .. } => {
+                limits.check_key(key)?;
+                limits.check_value(value)?;
+            }
+            BatchOperation::Delete { keys, .. } | BatchOperation::Get { keys, .. } => {
+                check_keys(keys, limits)?;
+            }
+        }
+    }
+    match batch.duplicate_key() {
+        Some(_) => Err(Status::invalid_argument("the batch changes a key twice")),
+        None => Ok(()),
+    }
+}
+
+fn check_keys(keys: &KeyRange, limits: &RequestLimits) -> Result<(), Status> {
+    match keys {
+        KeyRange::One(key) => limits.check_key(key),
+        KeyRange::From(start) => limits.check_range_start(start, &Bytes::from_static(b"\0")),
+        KeyRange::Between { start, end } => {
+            limits.check_range_start(start, end)?;
+            limits.check_range_end(end)
+        }
+    }
+}
+
+fn returned(batch: &Batch) -> Vec<KeyRange> {
+    let all = batch.then.iter().chain(&batch.otherwise);
+    all.filter_map(|operation| match operation {
+        BatchOperation::Delete {
+            keys,
+            prev_kv: true,
+        } => Some(keys.clone()),
+        _ => None,
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use dengine_kv::{ExpiredKey, KeyValue};
+    use dengine_types::Revision;
+    use tonic::Code;
+
+    use super::*;
+    use crate::checks::limits::TEST_LIMITS;
+    use crate::checks::writes;
+
+    fn put(key: &'static str) -> Command {
+        Command::Put {
+            key: key.into(),
+            value: "v".into(),
+            prev_kv: true,
+            ttl_ms: 0,
+        }
+    }
+
+    #[test]
+    fn a_command_arrives_as_it_was_and_its_outcome_comes_back() {
+        let forwarded = request(put("k"));
+        assert_eq!(forwarded.command(&TEST_LIMITS).unwrap(), put("k"));
+        let prev = KeyValue {
+            key: "k".into(),
+            value: "before".into(),
+            create_revision: Revision(2),
+            mod_revision: Revision(3),
+            version: 2,
+            ttl_ms: 0,
+        };
+        let whole = Outcome::Put {
+            revision: Revision(4),
+            prev: Some(prev),
+        };
+        let refused = Outcome::Refused(Refusal::Compacted {
+            requested: Revision(1),
+            compacted: Revision(3),
+        });
+        for came in [whole.clone(), refused, whole.clone().without_pairs()] {
+            let answer = writes::answer(&forwarded, Header::default(), came.clone()).unwrap();
+            assert_eq!(outcome(answer).unwrap(), came);
+        }
+        let mut answer = writes::answer(&forwarded, Header::default(), whole.clone()).unwrap();
+        ForwardRequest::leave_out_pairs(&mut answer);
+        assert_eq!(outcome(answer).unwrap(), whole.without_pairs());
+    }
+
+    /// Whoever reaches a member's port could have made it expire keys, or store keys of any length.
+    #[test]
+    fn nothing_is_passed_on_that_a_client_may_not_ask_for() {
+        let expire = Command::ExpireKeys {
+            keys: vec![ExpiredKey {
+                key: "k".into(),
+                mod_revision: Revision(1),
+            }],
+        };
+        let twice = Command::Batch(Batch {
+            then: vec![
+                BatchOperation::Put {
+                    key: "k".into(),
+                    value: "v".into(),
+                    prev_kv: false,
+                    ttl_ms: 0,
+                };
+                2
+            ],
+            ..Batch::default()
+        });
+        let long = KeyRange::One(vec![b'k'; TEST_LIMITS.max_key_bytes + 1].into());
+        let delete = Command::Delete {
+            keys: long,
+            prev_kv: false,
+        };
+        for command in [expire, put(""), twice, delete] {
+            let refused = request(command.clone()).command(&TEST_LIMITS).unwrap_err();
+            assert_eq!(refused.code(), Code::InvalidArgument, "{command:?}");
+        }
+        let noise = ForwardRequest {
+            command: vec![CommandVersion::CURRENT.number(), 0xff].into(),
+        };
+        assert!(noise.command(&TEST_LIMITS).is_err());
+    }
+}

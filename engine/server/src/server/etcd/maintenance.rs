@@ -1,0 +1,142 @@
+//! etcd's `Maintenance` service: what a member tells of itself, and handing over the lead.
+
+use dengine_etcd::EtcdError;
+use dengine_etcd::etcdserverpb::maintenance_server::Maintenance;
+use dengine_etcd::etcdserverpb::{
+    AlarmRequest, AlarmResponse, DefragmentRequest, DefragmentResponse, DowngradeRequest,
+    DowngradeResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse, MoveLeaderRequest,
+    MoveLeaderResponse, SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse,
+};
+use dengine_etcd::maintenance::{self, MemberStatus};
+use dengine_kv::LogicalHash;
+use dengine_protocol::v1;
+use dengine_protocol::v1::admin_server::Admin as _;
+use dengine_types::{Index, MemberId, Revision};
+use tonic::codegen::BoxStream;
+use tonic::{Request, Response, Status};
+
+use super::door::{Door, ServedBy, is_learner};
+use crate::error::RequestError;
+use crate::node::{NodeStatus, Role};
+use crate::server::admin::AdminService;
+
+/// Serves the care of this member.
+pub(super) struct MaintenanceService {
+    door: Door,
+    /// Makes hashes, one at a time.
+    admin: AdminService,
+}
+
+/// What a call of the service returns.
+type Answer<T> = Result<Response<T>, Status>;
+
+impl MaintenanceService {
+    pub(super) fn new(door: Door, admin: AdminService) -> Self {
+        Self { door, admin }
+    }
+
+    fn node_status(&self) -> NodeStatus {
+        self.door.serving().node.status()
+    }
+}
+
+/// Whose disks are nearly full, as far as this member knows: its own.
+fn low_on_space(status: &NodeStatus) -> Vec<MemberId> {
+    status
+        .low_on_space
+        .then_some(status.member_id)
+        .into_iter()
+        .collect()
+}
+
+#[tonic::async_trait]
+impl Maintenance for MaintenanceService {
+    async fn alarm(&self, request: Request<AlarmRequest>) -> Answer<AlarmResponse> {
+        self.door.admit(request.metadata(), ServedBy::Voters)?;
+        let low = low_on_space(&self.node_status());
+        let header = self.door.header();
+        Ok(Response::new(maintenance::alarms(
+            request.get_ref(),
+            header,
+            &low,
+        )?))
+    }
+
+    async fn status(&self, _: Request<StatusRequest>) -> Answer<StatusResponse> {
+        let status = self.node_status();
+        let member = MemberStatus {
+            size_bytes: status.state_bytes,
+            in_use_bytes: status.state_bytes,
+            quota_bytes: status.state_bytes + status.free_bytes.unwrap_or(0),
+            leader: status.leader.as_ref().map(|leader| leader.id),
+            committed: status.commit_index,
+            applied: status.applied_index,
+            term: status.term,
+            is_learner: is_learner(&status),
+            low_on_space: low_on_space(&status),
+        };
+        Ok(Response::new(maintenance::status(
+            self.door.header(),
+            &member,
+        )))
+    }
+
+    async fn defragment(&self, _: Request<DefragmentRequest>) -> Answer<DefragmentResponse> {
+        Err(EtcdError::NotServed("Defragment: the store gives space back by itself").into())
+    }
+
+    async fn hash(&self, _: Request<HashRequest>) -> Answer<HashResponse> {
+        Err(EtcdError::NotServed("Hash, of the bytes of its store: HashKV compares members").into())
+    }
+
+    /// Of everything that the member has now, which says which entry of the log was the last.
+    async fn hash_kv(&self, request: Request<HashKvRequest>) -> Answer<HashKvResponse> {
+        self.door.admit(request.metadata(), ServedBy::Voters)?;
+        if maintenance::hash_revision(request.get_ref().revision).is_some() {
+            return Err(EtcdError::NotServed("hashes up to a revision of the past").into());
+        }
+        let hashed = self.admin.hash(Request::new(v1::HashRequest {})).await;
+        let hashed = hashed
+            .map_err(|it| self.door.in_etcds_words(&it))?
+            .into_inner();
+        let hash = LogicalHash {
+            applied_index: Index(hashed.applied_index),
+            revision: Revision(hashed.revision),
+            compact_revision: Revision(hashed.compact_revision),
+            hash: hashed.hash,
+        };
+        Ok(Response::new(maintenance::hash_kv(
+            self.door.header(),
+            &hash,
+        )))
+    }
+
+    type SnapshotStream = BoxStream<SnapshotResponse>;
+
+    async fn snapshot(&self, _: Request<SnapshotRequest>) -> Answer<Self::SnapshotStream> {
+        Err(EtcdError::NotServed("snapshots: a member is restored from the others").into())
+    }
+
+    async fn move_leader(&self, request: Request<MoveLeaderRequest>) -> Answer<MoveLeaderResponse> {
+        self.door.admit(request.metadata(), ServedBy::Voters)?;
+        let status = self.node_status();
+        if status.role != Role::Leader {
+            return Err(EtcdError::NotLeader.into());
+        }
+        let to = MemberId(request.get_ref().target_id);
+        let handed_over = self.door.serving().node.transfer_leader(to).await;
+        match handed_over {
+            Ok(_) => Ok(Response::new(MoveLeaderResponse::default())),
+            Err(RequestError::Refused(_)) => Err(EtcdError::BadLeaderTransferee.into()),
+            Err(_) => Err(EtcdError::Timeout.into()),
+        }
+    }
+
+    async fn downgrade(&self, request: Request<DowngradeRequest>) -> Answer<DowngradeResponse> {
+        let header = self.door.header();
+        Ok(Response::new(maintenance::downgrade(
+            request.get_ref(),
+            header,
+        )?))
+    }
+}

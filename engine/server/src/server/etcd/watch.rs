@@ -1,0 +1,275 @@
+//! etcd's `Watch` service: its dialect of what [`watch`](crate::server::watch) does for all.
+
+use std::time::Duration;
+
+use dengine_etcd::EtcdError;
+use dengine_etcd::etcdserverpb::watch_request::RequestUnion as Wanted;
+use dengine_etcd::etcdserverpb::watch_server::Watch;
+use dengine_etcd::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
+use dengine_etcd::mvccpb::{Event, KeyValue};
+use dengine_etcd::watch::{self as messages, NO_WATCH, WatchIds};
+use dengine_kv::watch::{EventBatch, WatchSet};
+use dengine_protocol::checks::watch::Ending;
+use dengine_protocol::checks::{Header, RequestLimits};
+use dengine_protocol::v1::CancelCause;
+use dengine_types::Revision;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::door::{Door, ServedBy, header, requires_leader};
+use crate::config::Config;
+use crate::server::watch::dialect::{Asked, Create, Dialect, End, LastWords};
+use crate::server::watch::{self, Responses};
+
+/// Without a leader for so many election timeouts, a stream ends whose client asked for that.
+const LEADERLESS_ELECTIONS: u32 = 3;
+
+/// Serves watches.
+pub(super) struct WatchService {
+    door: Door,
+    watch: watch::WatchService,
+}
+
+impl WatchService {
+    pub(super) fn new(door: Door, watch: watch::WatchService) -> Self {
+        Self { door, watch }
+    }
+}
+
+#[tonic::async_trait]
+impl Watch for WatchService {
+    type WatchStream = Responses<WatchResponse>;
+
+    async fn watch(
+        &self,
+        request: Request<Streaming<WatchRequest>>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        self.door.admit(request.metadata(), ServedBy::Voters)?;
+        let etcd = Etcd {
+            ids: WatchIds::default(),
+            requires_leader: requires_leader(request.metadata()),
+        };
+        let served = self.watch.serve(etcd, request);
+        let (responses, counted) = served.map_err(|it| self.door.in_etcds_words(&it))?;
+        let mut response = Response::new(responses);
+        response.extensions_mut().insert(counted);
+        Ok(response)
+    }
+}
+
+/// etcd's protocol of watches, for one stream.
+struct Etcd {
+    ids: WatchIds,
+    /// The client wants the stream to end where there is no leader.
+    requires_leader: bool,
+}
+
+impl Dialect for Etcd {
+    type Request = WatchRequest;
+    type Response = WatchResponse;
+
+    const WHOLE_REVISIONS: bool = true;
+
+    fn asked(&self, request: WatchRequest, _: &RequestLimits) -> Option<Asked> {
+        Some(match request.request_union? {
+            Wanted::CreateRequest(create) => Asked::Create(asked_for(&create)),
+            Wanted::CancelRequest(cancel) => Asked::Cancel(own_id(cancel.watch_id)),
+            Wanted::ProgressRequest(_) => Asked::Progress,
+        })
+    }
+
+    fn choose_id(&mut self, chosen: Option<u64>, watches: &WatchSet) -> Result<u64, String> {
+        let wanted = chosen.map_or(0, u64::cast_signed);
+        let is_taken = |id: i64| watches.contains(own_id(id));
+        let id = self.ids.choose(wanted, is_taken);
+        id.map(own_id).map_err(|it| it.to_string())
+    }
+
+    /// A client that asked for the next revision resumes at the one of this header until it has
+    /// got events: a later one would lose some.
+    fn created(&self, id: u64, now: Header, asked: Revision, first: Revision) -> WatchResponse {
+        let revision = match asked {
+            Revision(0) => Revision(first.0.saturating_sub(1)),
+            _ => now.revision,
+        };
+        messages::created(id.cast_signed(), header(now), revision)
+    }
+
+    /// Both created and cancelled: clients pair answers with requests by their order.
+    fn refused(&self, _: Option<u64>, now: Header, ending: Ending, _: &WatchSet) -> WatchResponse {
+        WatchResponse {
+            canceled: true,
+            cancel_reason: ending.reason,
+            ..messages::created(NO_WATCH, header(now), now.revision)
+        }
+    }
+
+    /// By a compact revision, a reason or neither clients know which end it is.
+    fn canceled(&self, id: u64, now: Header, ending: Ending) -> WatchResponse {
+        let (id, header) = (id.cast_signed(), header(now));
+        match ending.cause {
+            CancelCause::Requested => messages::canceled(id, header),
+            CancelCause::Compacted => messages::compacted(id, header, ending.compact_revision),
+            _ => WatchResponse {
+                cancel_reason: ending.reason,
+                ..messages::canceled(id, header)
+            },
+        }
+    }
+
+    /// No watch of this protocol shares messages with others.
+    fn events(&self, ids: &[u64], now: Header, batch: EventBatch) -> WatchResponse {
+        messages::events(id_of(ids), header(now), batch)
+    }
+
+    fn progress(&self, ids: &[u64], now: Header, revision: Revision) -> WatchResponse {
+        messages::progress(id_of(ids), header(now), revision)
+    }
+
+    /// A client resumes all of them behind the revision that it gets: one that begins later
+    /// would begin too early.
+    fn answers_progress(&self, watches: &WatchSet, newest: Revision) -> bool {
+        let next = Revision(newest.0 + 1);
+        let starts = watches.ids().filter_map(|id| watches.next(id));
+        starts.max().is_none_or(|latest| latest <= next)
+    }
+
+    fn memory_bytes(message: &WatchResponse) -> usize {
+        let pair =
+            |kv: &Option<KeyValue>| kv.as_ref().map_or(0, |kv| kv.key.len() + kv.value.len());
+        let event = |it: &Event| size_of::<Event>() + pair(&it.kv) + pair(&it.prev_kv);
+        let events: usize = message.events.iter().map(event).sum();
+        size_of::<WatchResponse>() + events
+    }
+
+    fn leaderless_max(&self, config: &Config) -> Option<Duration> {
+        self.requires_leader
+            .then(|| config.election_timeout() * LEADERLESS_ELECTIONS)
+    }
+
+    /// Whatever it is, clients begin again elsewhere upon this code, each watch where it was, and
+    /// end for good upon any other.
+    fn last_words(&self, end: &End, _: Header, _: &WatchSet) -> LastWords<Self> {
+        vec![Err(match end {
+            End::Gone => return Vec::new(),
+            End::TooSlow(_) | End::InTheWay => {
+                Status::unavailable("etcdserver: the client does not read its watches")
+            }
+            End::Stopping => EtcdError::Stopped.into(),
+            End::NoLeader => EtcdError::NoLeader.into(),
+        })]
+    }
+}
+
+fn asked_for(request: &WatchCreateRequest) -> Create {
+    let create = messages::Create::new(request);
+    let start = u64::try_from(request.start_revision).unwrap_or_default();
+    Create {
+        id: (request.watch_id != 0).then(|| own_id(request.watch_id)),
+        cluster_id: 0,
+        start: Revision(start),
+        progress_notify: request.progress_notify,
+        in_parts: request.fragment,
+        spec: create.map(|it| it.spec).map_err(|it| it.to_string()),
+    }
+}
+
+/// The watch that a message is for; if none is named, all of the stream.
+fn id_of(ids: &[u64]) -> i64 {
+    ids.first().map_or(NO_WATCH, |id| id.cast_signed())
+}
+
+/// A client may choose negative ids: each is another number here.
+fn own_id(id: i64) -> u64 {
+    id.cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn etcd() -> Etcd {
+        Etcd {
+            ids: WatchIds::default(),
+            requires_leader: false,
+        }
+    }
+
+    fn now() -> Header {
+        Header {
+            revision: Revision(9),
+            ..Header::default()
+        }
+    }
+
+    /// A client that reconnects before it got events would have lost those in between.
+    #[test]
+    fn a_watch_of_the_next_revision_is_created_right_before_it() {
+        let created = |asked, first| {
+            let response = etcd().created(0, now(), Revision(asked), Revision(first));
+            response.header.map(|it| it.revision)
+        };
+        assert_eq!(created(0, 8), Some(7));
+        assert_eq!(created(3, 3), Some(9));
+    }
+
+    #[test]
+    fn a_watch_that_does_not_begin_is_created_and_cancelled() {
+        let asked = asked_for(&WatchCreateRequest {
+            key: "b".into(),
+            range_end: "a".into(),
+            ..WatchCreateRequest::default()
+        });
+        let reason = asked.spec.expect_err("the range is empty");
+        let ending = Ending::new(CancelCause::Invalid, reason, Revision(0));
+        let refused = etcd().refused(None, now(), ending, &WatchSet::new(0));
+        assert!(refused.created && refused.canceled);
+        assert_eq!(refused.watch_id, NO_WATCH);
+        assert_eq!(refused.cancel_reason, "mvcc: watcher range is empty");
+    }
+
+    #[test]
+    fn the_end_of_a_watch_says_which_it_is() {
+        let canceled = |cause, compact_revision| {
+            let ending = Ending {
+                compact_revision: Revision(compact_revision),
+                ..Ending::new(cause, "words", Revision(3))
+            };
+            let canceled = etcd().canceled(2, now(), ending);
+            assert!(canceled.canceled && !canceled.created);
+            (canceled.compact_revision, canceled.cancel_reason)
+        };
+        assert_eq!(canceled(CancelCause::Requested, 0), (0, String::new()));
+        assert_eq!(canceled(CancelCause::Compacted, 5), (5, String::new()));
+        let words = "words".to_owned();
+        assert_eq!(canceled(CancelCause::Unavailable, 0), (0, words));
+    }
+
+    /// clientv3 begins again upon UNAVAILABLE, and ends for good upon anything else.
+    #[test]
+    fn a_stream_ends_so_that_its_client_begins_again() {
+        let ends = [
+            End::TooSlow(Duration::ZERO),
+            End::InTheWay,
+            End::Stopping,
+            End::NoLeader,
+        ];
+        for end in ends {
+            let mut words = etcd().last_words(&end, now(), &WatchSet::new(0));
+            let status = words.pop().expect("it has last words").unwrap_err();
+            assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+            assert!(words.is_empty());
+        }
+    }
+
+    #[test]
+    fn only_a_client_that_requires_a_leader_is_left_without_one() {
+        let config = Config::default();
+        assert_eq!(etcd().leaderless_max(&config), None);
+        let requires_leader = Etcd {
+            requires_leader: true,
+            ..etcd()
+        };
+        let most = requires_leader.leaderless_max(&config);
+        assert_eq!(most, Some(3 * config.election_timeout()));
+    }
+}
