@@ -472,12 +472,33 @@ fn batches_are_within_each_other_to_a_bound() {
         outcome,
         "the session's answer is as it was"
     );
-    let too_deep = [BATCH_DEPTH_MAX + 1, 60, 1_000].map(nested);
+    let too_deep = [BATCH_DEPTH_MAX + 1, 60].map(nested);
     for batch in too_deep {
         let outcome = apply(&mut machine, Command::Batch(batch));
         let is_malformed = matches!(outcome, Outcome::Rejected(CommandError::Malformed(_)));
         assert!(is_malformed, "{outcome:?}");
     }
+}
+
+#[test]
+fn bytes_of_batches_within_each_other_without_end_are_no_command() {
+    let field = |tag: u8, message: &[u8]| {
+        let mut bytes = vec![tag << 3 | 2];
+        prost::encoding::encode_varint(message.len() as u64, &mut bytes);
+        bytes.extend_from_slice(message);
+        bytes
+    };
+    let mut batch = Vec::new();
+    for _ in 0..2_000 {
+        // An operation of the list `then`, which is a batch.
+        batch = field(2, &field(5, &batch));
+    }
+    let data = [vec![4], field(5, &batch)].concat();
+    let decoded = Request::decode(data.into()).expect("it is no newer version");
+    assert!(
+        matches!(decoded, Err(CommandError::Malformed(_))),
+        "{decoded:?}"
+    );
 }
 
 /// Programs before it read entries of older versions so.
