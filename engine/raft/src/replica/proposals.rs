@@ -1,7 +1,6 @@
 //! Writes whose turn has come: until they are proposed together, and then until each is committed
 //! or known not to be.
 
-use dengine_kv::CommandVersion;
 use dengine_planted::planted;
 use dengine_types::{Entry, Index};
 
@@ -9,7 +8,6 @@ use super::Replica;
 use super::pace::load;
 use super::pending::{Fate, Run};
 use super::turns::{Proposer, QueuedWrite, Writer};
-use super::versions::is_newer;
 use crate::consensus::{LogRead, Proposal, Refusal};
 use crate::input::{EncodedCommand, Token};
 use crate::output::Output;
@@ -59,20 +57,20 @@ impl Proposals {
         self.begun.push(begun);
     }
 
-    /// Takes those out that can't be proposed in this version; returns the callers among theirs.
-    pub(super) fn take_newer(&mut self, version: CommandVersion) -> Vec<Token> {
-        let (mut newer, mut kept) = (Vec::new(), Self::default());
+    /// Takes those in these places out; returns the callers among theirs.
+    pub(super) fn take(&mut self, places: &[usize]) -> Vec<Token> {
+        let (mut callers, mut kept) = (Vec::new(), Self::default());
         let Self { proposals, begun } = std::mem::take(self);
-        for (proposal, begun) in proposals.into_iter().zip(begun) {
-            if is_newer(&proposal.data, version) {
-                newer.extend(begun.caller());
+        for (place, (proposal, begun)) in proposals.into_iter().zip(begun).enumerate() {
+            if places.contains(&place) {
+                callers.extend(begun.caller());
             } else {
                 kept.proposals.push(proposal);
                 kept.begun.push(begun);
             }
         }
         *self = kept;
-        newer
+        callers
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Proposal> {

@@ -149,16 +149,18 @@ impl<L: LogRead> Replica<L> {
     /// version can say: the members that do not read it would stop.
     pub(super) fn lower_proposals(&mut self) {
         let version = self.command_version();
-        let mut any_newer = false;
-        for proposal in self.proposals.iter_mut() {
+        let mut newer = Vec::new();
+        for (place, proposal) in self.proposals.iter_mut().enumerate() {
             if is_newer(&proposal.data, version) {
-                proposal.data = lowered(std::mem::take(&mut proposal.data), version);
-                any_newer |= is_newer(&proposal.data, version);
+                match lowered(&proposal.data, version) {
+                    Some(data) => proposal.data = data,
+                    None => newer.push(place),
+                }
             }
         }
         // Where this member does not lead all are refused anyway, and callers sent to the leader.
-        if any_newer && self.consensus.state().role == Role::Leader {
-            let tokens = self.proposals.take_newer(version);
+        if !newer.is_empty() && self.consensus.state().role == Role::Leader {
+            let tokens = self.proposals.take(&newer);
             let reason = "not every member is known to run a program that can do this: upgrade \
                           those that `dengine admin status` says to read the oldest commands";
             self.refuse(
@@ -172,16 +174,18 @@ impl<L: LogRead> Replica<L> {
 }
 
 /// Whether a command is written in a newer version.
-pub(super) fn is_newer(data: &Bytes, version: CommandVersion) -> bool {
+fn is_newer(data: &Bytes, version: CommandVersion) -> bool {
     data.first().is_some_and(|it| *it > version.number())
 }
 
-/// The same command in an older version, or the oldest one that can say it; what is no command
-/// stays what it is.
-fn lowered(data: Bytes, version: CommandVersion) -> Bytes {
+/// The same command in an older version, if that can say it; what is no command stays what it is.
+fn lowered(data: &Bytes, version: CommandVersion) -> Option<Bytes> {
     match Request::decode(data.clone()) {
-        Ok(Ok(logged)) => logged.request.encode(version),
-        _ => data,
+        Ok(Ok(logged)) => {
+            let can_say_it = logged.request.version_needed() <= version;
+            can_say_it.then(|| logged.request.encode(version))
+        }
+        _ => Some(data.clone()),
     }
 }
 
@@ -425,13 +429,12 @@ mod tests {
     fn what_is_no_command_is_proposed_as_it_is() {
         for data in [&[][..], &[3], &[3, 0xff], &[200, 1]] {
             let data = Bytes::copy_from_slice(data);
-            assert_eq!(lowered(data.clone(), V2), data);
+            assert_eq!(lowered(&data, V2).as_ref(), Some(&data));
         }
         let command = Command::OpenSession { ttl_ms: 7 };
         let of = |version| Request::from(command.clone()).encode(version);
-        assert_eq!(lowered(of(V3), V2), of(V2));
+        assert_eq!(lowered(&of(V3), V2), Some(of(V2)));
         // It would mean something else.
-        let data = newest().encode(V4);
-        assert_eq!(lowered(data.clone(), V2), data);
+        assert_eq!(lowered(&newest().encode(V4), V2), None);
     }
 }
