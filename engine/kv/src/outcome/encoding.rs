@@ -191,6 +191,10 @@ impl From<&BatchAnswer> for AnswerRecord {
                 more: *more,
                 count: *count,
             }),
+            BatchAnswer::Batch { succeeded, answers } => AnswerKind::Batch(BatchAnswerRecord {
+                succeeded: *succeeded,
+                answers: answers.iter().map(Into::into).collect(),
+            }),
         };
         Self { kind: Some(kind) }
     }
@@ -210,6 +214,10 @@ fn answer(record: AnswerRecord) -> Option<BatchAnswer> {
             more: it.more,
             count: it.count,
         },
+        AnswerKind::Batch(it) => BatchAnswer::Batch {
+            succeeded: it.succeeded,
+            answers: it.answers.into_iter().map(answer).collect::<Option<_>>()?,
+        },
     })
 }
 
@@ -227,6 +235,8 @@ impl From<&Refusal> for RefusalRecord {
                 keys_max,
                 bytes_max,
             } => (5, *keys_max, *bytes_max),
+            Refusal::KeyNotFound => (6, 0, 0),
+            Refusal::ReadsTooMuch { bytes_max } => (7, 0, *bytes_max),
             Refusal::UnknownSession(_)
             | Refusal::Acknowledged { .. }
             | Refusal::WindowFull { .. }
@@ -260,6 +270,10 @@ fn refusal(record: &RefusalRecord) -> Option<Refusal> {
         }),
         5 => Some(Refusal::RangesTooLarge {
             keys_max: record.requested,
+            bytes_max: record.limit,
+        }),
+        6 => Some(Refusal::KeyNotFound),
+        7 => Some(Refusal::ReadsTooMuch {
             bytes_max: record.limit,
         }),
         _ => None,
@@ -356,7 +370,7 @@ struct BatchRecord {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct AnswerRecord {
-    #[prost(oneof = "AnswerKind", tags = "1, 2, 3")]
+    #[prost(oneof = "AnswerKind", tags = "1, 2, 3, 4")]
     kind: Option<AnswerKind>,
 }
 
@@ -368,6 +382,8 @@ enum AnswerKind {
     Delete(DeleteAnswerRecord),
     #[prost(message, tag = "3")]
     Get(GetAnswerRecord),
+    #[prost(message, tag = "4")]
+    Batch(BatchAnswerRecord),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -395,9 +411,17 @@ struct GetAnswerRecord {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+struct BatchAnswerRecord {
+    #[prost(bool, tag = "1")]
+    succeeded: bool,
+    #[prost(message, repeated, tag = "2")]
+    answers: Vec<AnswerRecord>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 struct RefusalRecord {
     /// 1: duplicate key. 2: future revision. 3: compacted revision. 4: deletes too much. 5: ranges
-    /// too large.
+    /// too large. 6: key not found. 7: reads too much.
     #[prost(uint32, tag = "1")]
     reason: u32,
     /// The revision, or the limit of keys.

@@ -13,6 +13,7 @@ mod model;
 mod returned;
 mod sessions;
 mod steps;
+mod transactions;
 mod versions;
 mod visits;
 
@@ -45,6 +46,7 @@ fn put_for(key: &str, value: &str, ttl_ms: u64) -> Command {
     Command::Put {
         key: bytes(key),
         value: bytes(value),
+        ignore_value: false,
         prev_kv: true,
         ttl_ms,
     }

@@ -29,6 +29,13 @@ enum Begun {
 }
 
 impl Begun {
+    fn caller(&self) -> Option<Token> {
+        match self {
+            Self::Caller { token, .. } => Some(*token),
+            Self::Leader(_) => None,
+        }
+    }
+
     fn records(&self) -> usize {
         match self {
             Self::Caller { records, .. } => *records,
@@ -48,6 +55,22 @@ impl Proposals {
         };
         self.proposals.push(Proposal { context, data });
         self.begun.push(begun);
+    }
+
+    /// Takes those in these places out; returns the callers among theirs.
+    pub(super) fn take(&mut self, places: &[usize]) -> Vec<Token> {
+        let (mut callers, mut kept) = (Vec::new(), Self::default());
+        let Self { proposals, begun } = std::mem::take(self);
+        for (place, (proposal, begun)) in proposals.into_iter().zip(begun).enumerate() {
+            if places.contains(&place) {
+                callers.extend(begun.caller());
+            } else {
+                kept.proposals.push(proposal);
+                kept.begun.push(begun);
+            }
+        }
+        *self = kept;
+        callers
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Proposal> {

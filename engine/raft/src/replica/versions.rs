@@ -15,8 +15,8 @@ use dengine_planted::planted;
 use dengine_types::MemberId;
 use dengine_types::sync::atomic::{AtomicU8, Ordering};
 
-use super::Replica;
-use crate::consensus::LogRead;
+use super::{Replica, RequestError};
+use crate::consensus::{LogRead, Role};
 
 /// Of so many members is remembered what they said; a cluster has at most 32. Some say it before
 /// the log has told of them, and a peer that makes up ids takes no room from those with lower ones,
@@ -145,47 +145,70 @@ impl<L: LogRead> Replica<L> {
         self.command_gate.set(self.command_version());
     }
 
-    /// Writes what was encoded too new again, just before it is proposed.
+    /// Writes what was encoded too new again, just before it is proposed, and refuses what no older
+    /// version can say: the members that do not read it would stop.
     pub(super) fn lower_proposals(&mut self) {
         let version = self.command_version();
-        for proposal in self.proposals.iter_mut() {
-            if proposal
-                .data
-                .first()
-                .is_some_and(|it| *it > version.number())
-            {
-                proposal.data = lowered(std::mem::take(&mut proposal.data), version);
+        let mut newer = Vec::new();
+        for (place, proposal) in self.proposals.iter_mut().enumerate() {
+            if is_newer(&proposal.data, version) {
+                match lowered(&proposal.data, version) {
+                    Some(data) => proposal.data = data,
+                    None => newer.push(place),
+                }
             }
+        }
+        // Where this member does not lead all are refused anyway, and callers sent to the leader.
+        if !newer.is_empty() && self.consensus.state().role == Role::Leader {
+            let tokens = self.proposals.take(&newer);
+            let reason = "not every member is known to run a program that can do this: upgrade \
+                          those that `dengine admin status` says to read the oldest commands";
+            self.refuse(
+                tokens,
+                RequestError::NotServed {
+                    reason: reason.to_owned(),
+                },
+            );
         }
     }
 }
 
-/// The same command in an older version; what is no command stays what it is.
-fn lowered(data: Bytes, version: CommandVersion) -> Bytes {
+/// Whether a command is written in a newer version.
+fn is_newer(data: &Bytes, version: CommandVersion) -> bool {
+    data.first().is_some_and(|it| *it > version.number())
+}
+
+/// The same command in an older version, if that can say it; what is no command stays what it is.
+fn lowered(data: &Bytes, version: CommandVersion) -> Option<Bytes> {
     match Request::decode(data.clone()) {
-        Ok(Ok(logged)) => logged.request.encode(version),
-        _ => data,
+        Ok(Ok(logged)) => {
+            let can_say_it = logged.request.version_needed() <= version;
+            can_say_it.then(|| logged.request.encode(version))
+        }
+        _ => Some(data.clone()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use dengine_kv::{Command, MembershipChange};
+    use dengine_kv::{Batch, BatchOperation, Command, MembershipChange};
     use dengine_types::{ClusterId, EntryKind};
 
     use super::*;
     use crate::input::{EncodedCommand, Input, Write};
+    use crate::output::Output;
     use crate::replica::lone::{LoneLeader, record};
     use Announcement::{Ack, Hello};
 
     const V2: CommandVersion = CommandVersion::OLDEST;
     const V3: CommandVersion = CommandVersion::V3;
+    const V4: CommandVersion = CommandVersion::V4;
 
     /// Up to which version a release reads changes of members whose newest commands are of this
     /// version.
     fn reads_changes_up_to(version: CommandVersion) -> u8 {
         match version.number() {
-            2 | 3 => 1,
+            2..=4 => 1,
             new => panic!(
                 "up to which version of membership changes does a release read that reads commands \
                  up to {new}? Add it here"
@@ -317,6 +340,52 @@ mod tests {
         }
     }
 
+    /// A command that takes version 4.
+    fn newest() -> Request {
+        let inner = BatchOperation::Batch(Box::default());
+        Request::from(Command::Batch(Batch {
+            then: vec![inner],
+            ..Batch::default()
+        }))
+    }
+
+    #[test]
+    fn what_no_older_version_can_say_is_refused_until_every_member_reads_it() {
+        let mut leader = Leader::new(V4);
+        let ask = |leader: &mut Leader| {
+            let version = leader.0.replica.command_gate().version();
+            leader.0.ask(Write::Command {
+                command: EncodedCommand::new(newest(), version),
+                from: None,
+            })
+        };
+        leader.change(MembershipChange::AddLearner(record(2)));
+        leader.0.settle();
+        let before = leader.versions().len();
+        let asked = ask(&mut leader);
+        leader.queue_write();
+        let mut refused = Vec::new();
+        for output in leader.0.outputs() {
+            match output {
+                Output::Refused { tokens, error } => refused.push((tokens, error.retryable())),
+                other => leader.0.carry_out(other),
+            }
+        }
+        leader.0.settle();
+        assert_eq!(refused, [(vec![asked], true)]);
+        assert_eq!(
+            leader.versions()[before..],
+            [2],
+            "the other one is proposed"
+        );
+        leader.hear(2, Hello, V4);
+        ask(&mut leader);
+        leader.queue_write();
+        leader.0.settle();
+        let newer = &leader.versions()[before + 1..];
+        assert_eq!(newer, [4, 3], "what version 3 can say is written as that");
+    }
+
     #[test]
     fn a_leader_writes_no_version_that_it_does_not_read() {
         let mut leader = Leader::new(V2);
@@ -360,10 +429,12 @@ mod tests {
     fn what_is_no_command_is_proposed_as_it_is() {
         for data in [&[][..], &[3], &[3, 0xff], &[200, 1]] {
             let data = Bytes::copy_from_slice(data);
-            assert_eq!(lowered(data.clone(), V2), data);
+            assert_eq!(lowered(&data, V2).as_ref(), Some(&data));
         }
         let command = Command::OpenSession { ttl_ms: 7 };
         let of = |version| Request::from(command.clone()).encode(version);
-        assert_eq!(lowered(of(V3), V2), of(V2));
+        assert_eq!(lowered(&of(V3), V2), Some(of(V2)));
+        // It would mean something else.
+        assert_eq!(lowered(&newest().encode(V4), V2), None);
     }
 }
