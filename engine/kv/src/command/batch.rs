@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use bytes::Bytes;
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 
 use crate::KeyRange;
+use crate::command::PutLease;
 
 /// Does `then` if all of `compares` hold, else `otherwise`, in order, in at most one revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub enum CompareTarget {
     ModRevision(Revision),
     /// Its value, byte by byte.
     Value(Bytes),
+    /// The lease that it is attached to; 0 if to none, or if it does not exist.
+    Lease(LeaseId),
 }
 
 /// One operation of a batch. It sees the effects of those before it.
@@ -63,6 +66,7 @@ pub enum BatchOperation {
         prev_kv: bool,
         /// 0: never expires.
         ttl_ms: u64,
+        lease: PutLease,
     },
     /// As [`Command::Delete`](super::Command::Delete).
     Delete {
@@ -99,6 +103,17 @@ impl Batch {
             BatchOperation::Get { .. } => true,
             BatchOperation::Put { .. } | BatchOperation::Delete { .. } => false,
         })
+    }
+
+    /// Whether it needs [`CommandVersion::V4`](super::CommandVersion::V4).
+    pub(super) fn is_about_leases(&self) -> bool {
+        let mut compares = self.compares.iter();
+        let mut operations = self.then.iter().chain(&self.otherwise);
+        compares.any(|it| matches!(it.target, CompareTarget::Lease(_)))
+            || operations.any(|operation| match operation {
+                BatchOperation::Put { lease, .. } => *lease != PutLease::None,
+                BatchOperation::Delete { .. } | BatchOperation::Get { .. } => false,
+            })
     }
 
     /// The ranges that it compares, reads and deletes.

@@ -1,25 +1,36 @@
 //! Requests as protobuf messages in the log. `docs/formats.md` describes the same messages.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use dengine_types::{Index, Revision, SessionId};
+use dengine_types::{Index, LeaseId, Revision, SessionId};
 use prost::Message as _;
 
 use super::records::{
-    BatchRecord, CompareAndSwapRecord, CompareRecord, DeleteRecord, EndRecord, ExpectedRecord,
-    ExpireKeysRecord, ExpireSessionRecord, ExpiredKeyRecord, GetRecord, KeysRecord, Kind,
-    OperationKind, OperationRecord, PutRecord, RequestRecord, StampRecord, TargetRecord,
+    BatchRecord, CheckpointLeasesRecord, CheckpointRecord, CompareAndSwapRecord, CompareRecord,
+    DeleteRecord, EndRecord, ExpectedRecord, ExpireKeysRecord, ExpireLeaseRecord,
+    ExpireSessionRecord, ExpiredKeyRecord, GetRecord, GrantLeaseRecord, KeysRecord, Kind,
+    OperationKind, OperationRecord, PutLeaseRecord, PutRecord, RequestRecord, StampRecord,
+    TargetRecord,
 };
 use super::version::NotRead;
 use super::{
     Batch, BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, Expected,
-    ExpiredKey, LoggedRequest, Relation, Request, SessionStamp,
+    ExpiredKey, LeaseCheckpoint, LoggedRequest, PutLease, Relation, Request, SessionStamp,
 };
 use crate::{KeyRange, StoreError};
 
 impl Request {
     /// Encodes the data of a log entry in `version`.
+    ///
+    /// # Panics
+    ///
+    /// If that version cannot say it ([`Command::since`]): those who read no newer one would skip
+    /// a part of it.
     #[must_use]
     pub fn encode(self, version: CommandVersion) -> Bytes {
+        assert!(
+            version >= self.command.since(),
+            "a command is encoded in a version that lacks a part of it"
+        );
         let record = RequestRecord::from(self);
         let mut data = BytesMut::with_capacity(1 + record.encoded_len());
         data.put_u8(version.number());
@@ -51,7 +62,12 @@ impl Request {
         match CommandVersion::read(number, reads_max) {
             Ok(version) => {
                 let request = Self::decode_record(data);
-                Ok(request.map(|request| LoggedRequest { version, request }))
+                Ok(request.and_then(|request| match request.command.since() {
+                    since if since > version => Err(CommandError::Malformed(format!(
+                        "version {version} has no such part, only {since} has"
+                    ))),
+                    _ => Ok(LoggedRequest { version, request }),
+                }))
             }
             Err(NotRead::Older) => Ok(Err(CommandError::Malformed(format!("version {number}")))),
             Err(NotRead::Newer) => Err(StoreError::NewerFormat {
@@ -104,11 +120,13 @@ impl From<Command> for Kind {
                 value,
                 prev_kv,
                 ttl_ms,
+                lease,
             } => Self::Put(PutRecord {
                 key,
                 value,
                 prev_kv,
                 ttl_ms,
+                lease: put_lease_record(lease),
             }),
             Command::Delete { keys, prev_kv } => Self::Delete(DeleteRecord {
                 keys: Some(keys.into()),
@@ -139,6 +157,20 @@ impl From<Command> for Kind {
             Command::ExpireKeys { keys } => Self::ExpireKeys(ExpireKeysRecord {
                 keys: keys.into_iter().map(Into::into).collect(),
             }),
+            Command::GrantLease { lease, ttl_ms } => Self::GrantLease(GrantLeaseRecord {
+                lease: lease.0,
+                ttl_ms,
+            }),
+            Command::RevokeLease { lease } => Self::RevokeLease(lease.0),
+            Command::ExpireLease { lease, seen } => Self::ExpireLease(ExpireLeaseRecord {
+                lease: lease.0,
+                seen: seen.0,
+            }),
+            Command::CheckpointLeases { leases } => {
+                Self::CheckpointLeases(CheckpointLeasesRecord {
+                    leases: leases.into_iter().map(Into::into).collect(),
+                })
+            }
         }
     }
 }
@@ -149,6 +181,7 @@ impl TryFrom<Kind> for Command {
     fn try_from(kind: Kind) -> Result<Self, CommandError> {
         Ok(match kind {
             Kind::Put(put) => Self::Put {
+                lease: put_lease(put.lease.as_ref()),
                 key: put.key,
                 value: put.value,
                 prev_kv: put.prev_kv,
@@ -185,7 +218,55 @@ impl TryFrom<Kind> for Command {
             Kind::ExpireKeys(it) => Self::ExpireKeys {
                 keys: it.keys.into_iter().map(Into::into).collect(),
             },
+            Kind::GrantLease(it) => Self::GrantLease {
+                lease: LeaseId(it.lease),
+                ttl_ms: it.ttl_ms,
+            },
+            Kind::RevokeLease(id) => Self::RevokeLease { lease: LeaseId(id) },
+            Kind::ExpireLease(it) => Self::ExpireLease {
+                lease: LeaseId(it.lease),
+                seen: Index(it.seen),
+            },
+            Kind::CheckpointLeases(it) => Self::CheckpointLeases {
+                leases: it.leases.into_iter().map(Into::into).collect(),
+            },
         })
+    }
+}
+
+fn put_lease_record(lease: PutLease) -> Option<PutLeaseRecord> {
+    match lease {
+        PutLease::None => None,
+        PutLease::Attach(id) => Some(PutLeaseRecord::Attach(id.0)),
+        PutLease::Keep => Some(PutLeaseRecord::Keep(true)),
+    }
+}
+
+fn put_lease(record: Option<&PutLeaseRecord>) -> PutLease {
+    match record {
+        None => PutLease::None,
+        Some(PutLeaseRecord::Attach(id)) => PutLease::Attach(LeaseId(*id)),
+        Some(PutLeaseRecord::Keep(_)) => PutLease::Keep,
+    }
+}
+
+impl From<LeaseCheckpoint> for CheckpointRecord {
+    fn from(checkpoint: LeaseCheckpoint) -> Self {
+        Self {
+            lease: checkpoint.lease.0,
+            remaining_ms: checkpoint.remaining_ms,
+            seen: checkpoint.seen.0,
+        }
+    }
+}
+
+impl From<CheckpointRecord> for LeaseCheckpoint {
+    fn from(record: CheckpointRecord) -> Self {
+        Self {
+            lease: LeaseId(record.lease),
+            remaining_ms: record.remaining_ms,
+            seen: Index(record.seen),
+        }
     }
 }
 
@@ -287,6 +368,7 @@ impl From<Compare> for CompareRecord {
                 CompareTarget::CreateRevision(it) => TargetRecord::CreateRevision(it.0),
                 CompareTarget::ModRevision(it) => TargetRecord::ModRevision(it.0),
                 CompareTarget::Value(it) => TargetRecord::Value(it),
+                CompareTarget::Lease(it) => TargetRecord::Lease(it.0),
             }),
         }
     }
@@ -312,6 +394,7 @@ impl TryFrom<CompareRecord> for Compare {
                 }
                 Some(TargetRecord::ModRevision(it)) => CompareTarget::ModRevision(Revision(it)),
                 Some(TargetRecord::Value(it)) => CompareTarget::Value(it),
+                Some(TargetRecord::Lease(it)) => CompareTarget::Lease(LeaseId(it)),
                 None => return Err(CommandError::Incomplete("target")),
             },
         })
@@ -326,11 +409,13 @@ impl From<BatchOperation> for OperationRecord {
                 value,
                 prev_kv,
                 ttl_ms,
+                lease,
             } => OperationKind::Put(PutRecord {
                 key,
                 value,
                 prev_kv,
                 ttl_ms,
+                lease: put_lease_record(lease),
             }),
             BatchOperation::Delete { keys, prev_kv } => OperationKind::Delete(DeleteRecord {
                 keys: Some(keys.into()),
@@ -358,6 +443,7 @@ impl TryFrom<OperationRecord> for BatchOperation {
     fn try_from(record: OperationRecord) -> Result<Self, CommandError> {
         Ok(match record.kind {
             Some(OperationKind::Put(put)) => Self::Put {
+                lease: put_lease(put.lease.as_ref()),
                 key: put.key,
                 value: put.value,
                 prev_kv: put.prev_kv,

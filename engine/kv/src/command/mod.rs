@@ -7,14 +7,16 @@
 
 mod batch;
 mod encoding;
+mod lease;
 mod records;
 mod version;
 
 pub use batch::{Batch, BatchOperation, Compare, CompareTarget, Relation};
+pub use lease::{LeaseCheckpoint, PutLease};
 pub use version::CommandVersion;
 
 use bytes::Bytes;
-use dengine_types::{Index, Revision, SessionId};
+use dengine_types::{Index, LeaseId, Revision, SessionId};
 
 use super::KeyRange;
 
@@ -61,6 +63,7 @@ pub enum Command {
         /// The key expires this many milliseconds after the put; 0 for never. Replaces the time to
         /// live of earlier puts.
         ttl_ms: u64,
+        lease: PutLease,
     },
     /// Deletes keys.
     Delete {
@@ -69,6 +72,7 @@ pub enum Command {
         prev_kv: bool,
     },
     /// Sets a key if it is in the expected state.
+    /// Afterwards it is attached to no lease.
     CompareAndSwap {
         key: Bytes,
         /// The required state of the key.
@@ -101,6 +105,26 @@ pub enum Command {
     /// Deletes those of these keys that were not changed since. The leader proposes it, by its own
     /// clock.
     ExpireKeys { keys: Vec<ExpiredKey> },
+    /// Creates a lease.
+    GrantLease {
+        lease: LeaseId,
+        /// How long it lasts unless it is kept alive, in milliseconds.
+        ttl_ms: u64,
+    },
+    /// Ends a lease, and deletes the keys that are attached to it in one revision. If they take
+    /// more than [`RANGE_DELETE_BYTES_MAX`](crate::RANGE_DELETE_BYTES_MAX), the lease is over for
+    /// everybody all the same, and the leader has the rest deleted by [`Self::ExpireLease`].
+    RevokeLease { lease: LeaseId },
+    /// Ends a lease like [`Self::RevokeLease`], or deletes more of what one that has ended has
+    /// left, unless its record was changed since. The leader proposes it, by its own clock.
+    ExpireLease {
+        lease: LeaseId,
+        /// [`LeaseInfo::touched`](super::LeaseInfo::touched) as the leader knows it.
+        seen: Index,
+    },
+    /// Records how much is left of those of these leases whose records were not changed since. The
+    /// leader proposes it, by its own clock.
+    CheckpointLeases { leases: Vec<LeaseCheckpoint> },
 }
 
 /// A key whose time to live is over, unless it was changed since.
@@ -162,7 +186,11 @@ impl Command {
             | Self::KeepAlive { .. }
             | Self::CloseSession { .. }
             | Self::ExpireSession { .. }
-            | Self::ExpireKeys { .. } => (None, None),
+            | Self::ExpireKeys { .. }
+            | Self::GrantLease { .. }
+            | Self::RevokeLease { .. }
+            | Self::ExpireLease { .. }
+            | Self::CheckpointLeases { .. } => (None, None),
         };
         let all = one
             .into_iter()
@@ -180,6 +208,7 @@ impl Command {
                 (batch.compares.len() + operations).max(1)
             }
             Self::ExpireKeys { keys } => keys.len().max(1),
+            Self::CheckpointLeases { leases } => leases.len().max(1),
             Self::Put { .. }
             | Self::Delete { .. }
             | Self::CompareAndSwap { .. }
@@ -188,12 +217,16 @@ impl Command {
             | Self::KeepAlive { .. }
             // The number of the session's replies is not known here.
             | Self::CloseSession { .. }
-            | Self::ExpireSession { .. } => 1,
+            | Self::ExpireSession { .. }
+            | Self::GrantLease { .. }
+            // Nor that of the lease's keys.
+            | Self::RevokeLease { .. }
+            | Self::ExpireLease { .. } => 1,
         }
     }
 
     /// Whether [`Request::session`] may be set. Commands about sessions cannot be repeated by one,
-    /// and those that the leader proposes need not be.
+    /// those about leases are harmless to repeat, and those that the leader proposes need not be.
     #[must_use]
     pub fn may_be_stamped(&self) -> bool {
         match self {
@@ -206,7 +239,36 @@ impl Command {
             | Self::KeepAlive { .. }
             | Self::CloseSession { .. }
             | Self::ExpireSession { .. }
+            | Self::ExpireKeys { .. }
+            | Self::GrantLease { .. }
+            | Self::RevokeLease { .. }
+            | Self::ExpireLease { .. }
+            | Self::CheckpointLeases { .. } => false,
+        }
+    }
+
+    /// The first version that can say all of it.
+    #[must_use]
+    pub fn since(&self) -> CommandVersion {
+        let is_new = match self {
+            Self::Put { lease, .. } => *lease != PutLease::None,
+            Self::Batch(batch) => batch.is_about_leases(),
+            Self::GrantLease { .. }
+            | Self::RevokeLease { .. }
+            | Self::ExpireLease { .. }
+            | Self::CheckpointLeases { .. } => true,
+            Self::Delete { .. }
+            | Self::CompareAndSwap { .. }
+            | Self::Compact { .. }
+            | Self::OpenSession { .. }
+            | Self::KeepAlive { .. }
+            | Self::CloseSession { .. }
+            | Self::ExpireSession { .. }
             | Self::ExpireKeys { .. } => false,
+        };
+        match is_new {
+            true => CommandVersion::V4,
+            false => CommandVersion::OLDEST,
         }
     }
 }

@@ -2,7 +2,7 @@
 //! messages.
 
 use bytes::Bytes;
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 use prost::Message as _;
 
 use super::{BatchAnswer, Outcome, Refusal};
@@ -97,6 +97,9 @@ impl From<&Outcome> for Kind {
             | Outcome::SessionKept
             | Outcome::SessionClosed { .. }
             | Outcome::ExpireKeys { .. }
+            | Outcome::LeaseGranted { .. }
+            | Outcome::LeaseEnded { .. }
+            | Outcome::LeasesCheckpointed { .. }
             | Outcome::Membership(_)
             | Outcome::Empty
             | Outcome::Rejected(_)
@@ -186,10 +189,14 @@ impl From<&Refusal> for RefusalRecord {
                 keys_max,
                 bytes_max,
             } => (5, *keys_max, *bytes_max),
+            Refusal::KeyNotFound => (6, 0, 0),
+            Refusal::LeaseNotFound(lease) => (7, lease.0.cast_unsigned(), 0),
             Refusal::UnknownSession(_)
             | Refusal::Acknowledged { .. }
             | Refusal::WindowFull { .. }
             | Refusal::TooManySessions(_)
+            | Refusal::LeaseExists(_)
+            | Refusal::TooManyLeases(_)
             | Refusal::NotForSessions => {
                 unreachable!("commands that a session admits are not refused with {refusal}")
             }
@@ -221,6 +228,10 @@ fn refusal(record: &RefusalRecord) -> Option<Refusal> {
             keys_max: record.requested,
             bytes_max: record.limit,
         }),
+        6 => Some(Refusal::KeyNotFound),
+        7 => Some(Refusal::LeaseNotFound(LeaseId(
+            record.requested.cast_signed(),
+        ))),
         _ => None,
     }
 }
@@ -234,6 +245,7 @@ impl From<&KeyValue> for PairRecord {
             mod_revision: kv.mod_revision.0,
             version: kv.version,
             ttl_ms: kv.ttl_ms,
+            lease: kv.lease.0,
         }
     }
 }
@@ -247,6 +259,7 @@ impl From<PairRecord> for KeyValue {
             mod_revision: Revision(record.mod_revision),
             version: record.version,
             ttl_ms: record.ttl_ms,
+            lease: LeaseId(record.lease),
         }
     }
 }
@@ -356,10 +369,10 @@ struct GetAnswerRecord {
 #[derive(Clone, PartialEq, prost::Message)]
 struct RefusalRecord {
     /// 1: duplicate key. 2: future revision. 3: compacted revision. 4: deletes too much. 5: ranges
-    /// too large.
+    /// too large. 6: key not found. 7: lease not found.
     #[prost(uint32, tag = "1")]
     reason: u32,
-    /// The revision, or the limit of keys.
+    /// The revision, the limit of keys, or the lease.
     #[prost(uint64, tag = "2")]
     requested: u64,
     /// The store's revision, the compact revision, or the limit of bytes.
@@ -381,4 +394,6 @@ struct PairRecord {
     version: u64,
     #[prost(uint64, tag = "6")]
     ttl_ms: u64,
+    #[prost(int64, tag = "7")]
+    lease: i64,
 }

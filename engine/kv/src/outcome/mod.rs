@@ -7,9 +7,9 @@ pub use encoding::{decode_kept, encode_kept};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dengine_types::{Index, Revision, SessionId, Term};
+use dengine_types::{Index, LeaseId, Revision, SessionId, Term};
 
-use super::{CommandError, KeyValue, Membership, MembershipRefusal};
+use super::{CommandError, KeyValue, LeaseCheckpoint, Membership, MembershipRefusal};
 
 /// An applied entry with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +85,29 @@ pub enum Outcome {
         /// How many keys were deleted.
         deleted: u64,
     },
+    /// To [`Command::GrantLease`](super::Command::GrantLease).
+    LeaseGranted {
+        lease: LeaseId,
+        /// See [`Command::GrantLease`](super::Command::GrantLease).
+        ttl_ms: u64,
+        /// The current revision.
+        revision: Revision,
+    },
+    /// To [`Command::RevokeLease`](super::Command::RevokeLease) and
+    /// [`Command::ExpireLease`](super::Command::ExpireLease).
+    LeaseEnded {
+        lease: LeaseId,
+        /// The revision of the change, or the current one if nothing was deleted.
+        revision: Revision,
+        /// How many keys were deleted.
+        deleted: u64,
+        end: LeaseEnd,
+    },
+    /// To [`Command::CheckpointLeases`](super::Command::CheckpointLeases).
+    LeasesCheckpointed {
+        /// What was recorded: not of leases that have ended, or were changed since.
+        leases: Vec<LeaseCheckpoint>,
+    },
     /// To a membership change: the membership after it, or why it was refused.
     Membership(Result<Arc<Membership>, MembershipRefusal>),
     /// To the empty entry with which a leader begins its term.
@@ -116,6 +139,9 @@ impl Outcome {
             | Self::SessionKept
             | Self::SessionClosed { .. }
             | Self::ExpireKeys { .. }
+            | Self::LeaseGranted { .. }
+            | Self::LeaseEnded { .. }
+            | Self::LeasesCheckpointed { .. }
             | Self::Membership(_)
             | Self::Empty
             | Self::Rejected(_)
@@ -136,6 +162,9 @@ impl Outcome {
             | Self::SessionKept
             | Self::SessionClosed { .. }
             | Self::ExpireKeys { .. }
+            | Self::LeaseGranted { .. }
+            | Self::LeaseEnded { .. }
+            | Self::LeasesCheckpointed { .. }
             | Self::Membership(_)
             | Self::Empty
             | Self::Rejected(_)
@@ -158,6 +187,9 @@ impl Outcome {
             | Self::SessionKept
             | Self::SessionClosed { .. }
             | Self::ExpireKeys { .. }
+            | Self::LeaseGranted { .. }
+            | Self::LeaseEnded { .. }
+            | Self::LeasesCheckpointed { .. }
             | Self::Membership(_)
             | Self::Empty
             | Self::Rejected(_)
@@ -169,6 +201,17 @@ impl Outcome {
 fn pairs_bytes<'a>(pairs: impl IntoIterator<Item = &'a KeyValue>) -> usize {
     let bytes = |kv: &KeyValue| size_of::<KeyValue>() + kv.key.len() + kv.value.len();
     pairs.into_iter().map(bytes).sum()
+}
+
+/// What is left of a lease after an entry that may end it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseEnd {
+    /// Nothing.
+    Gone,
+    /// It has ended, and has keys that are still to be deleted.
+    Dying,
+    /// There is no such lease, or it was changed since; nothing was done.
+    NotDone,
 }
 
 /// The answer to one operation of a batch.
@@ -271,6 +314,18 @@ pub enum Refusal {
         /// See [`RANGE_VISIT_BYTES_MAX`](crate::RANGE_VISIT_BYTES_MAX).
         bytes_max: u64,
     },
+    /// A key that is to stay as it is in some respect does not exist.
+    #[error("the key does not exist, so it has nothing to keep")]
+    KeyNotFound,
+    /// The lease was never granted, was revoked, or expired.
+    #[error("lease {0} does not exist: it was revoked, or expired")]
+    LeaseNotFound(LeaseId),
+    /// A lease has this id.
+    #[error("lease {0} exists")]
+    LeaseExists(LeaseId),
+    /// There is the maximum number of leases.
+    #[error("there are {0} leases, the maximum")]
+    TooManyLeases(u64),
     /// Only commands that change keys can be repeated within a session.
     #[error("this kind of command takes no session")]
     NotForSessions,
@@ -292,6 +347,7 @@ mod tests {
             mod_revision: revision,
             version: 1,
             ttl_ms: 0,
+            lease: LeaseId::NONE,
         };
         let put = |prev| Outcome::Put { revision, prev };
         assert_eq!(

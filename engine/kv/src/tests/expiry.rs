@@ -11,7 +11,7 @@ use super::{Machine, apply, bytes, command_entry, delete, machine, put, put_for,
 use crate::store::MemoryStore;
 use crate::{
     Batch, BatchOperation, Command, CommandVersion, Expected, ExpiredKey, Expiry, KeyRange,
-    Outcome, Reader, Request, StateMachine,
+    Outcome, PutLease, Reader, Request, StateMachine,
 };
 
 fn ms(at: u64) -> Moment {
@@ -104,6 +104,7 @@ fn swaps_and_batches_set_and_clear_a_time_to_live_like_puts() {
         value: bytes("x"),
         prev_kv: false,
         ttl_ms,
+        lease: PutLease::None,
     };
     let batch = Command::Batch(Batch {
         then: vec![operation("c", 2), operation("b", 1), operation("a", 0)],
@@ -496,6 +497,7 @@ fn keys_of_one_change_expire_in_parts_and_lost_parts_again() {
         value: Bytes::new(),
         prev_kv: false,
         ttl_ms: 5,
+        lease: PutLease::None,
     };
     let batch = Batch {
         compares: Vec::new(),

@@ -10,7 +10,7 @@ use super::{
     run,
 };
 use crate::{
-    Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, PageLimits,
+    Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, PageLimits, PutLease,
     RangeQuery, ReadError, Stamp, Want,
 };
 
@@ -52,6 +52,7 @@ fn example() -> Machine {
                 value: bytes("2"),
                 prev_kv: false,
                 ttl_ms: 0,
+                lease: PutLease::None,
             },
             BatchOperation::Delete {
                 keys: KeyRange::One(bytes("a")),

@@ -14,7 +14,7 @@ use super::{
 use crate::store::MemoryStore;
 use crate::{
     Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, ExpiredKey,
-    KeyRange, LoggedRequest, Outcome, Relation, Request, StateMachine, StoreError,
+    KeyRange, LoggedRequest, Outcome, PutLease, Relation, Request, StateMachine, StoreError,
 };
 
 const SESSION: SessionId = SessionId(1);
@@ -62,6 +62,7 @@ fn batch(version: u64) -> Batch {
                 value: bytes("then"),
                 prev_kv: true,
                 ttl_ms: 7,
+                lease: PutLease::None,
             },
             BatchOperation::Delete {
                 keys: between("d0", "d2"),
@@ -152,7 +153,8 @@ fn answers(commands: impl IntoIterator<Item = Bytes>) -> String {
     for pair in machine.reader().range(&query).expect("read").kvs {
         writeln!(text, "{pair:?}").expect("text");
     }
-    text
+    // What the first released version did not show.
+    text.replace(", lease: LeaseId(0)", "")
 }
 
 /// The bytes were written by the first released version, and are in logs. So neither file may
@@ -191,6 +193,12 @@ fn version_3_differs_from_version_2_in_its_counts_only() {
     let of = |version| answers(requests().into_iter().map(|it| it.encode(version)));
     let meant = without_count_of_more(&of(CommandVersion::OLDEST));
     assert_eq!(of(CommandVersion::V3), meant);
+}
+
+#[test]
+fn version_4_adds_to_version_3_and_changes_nothing() {
+    let of = |version| answers(requests().into_iter().map(|it| it.encode(version)));
+    assert_eq!(of(CommandVersion::V4), of(CommandVersion::V3));
 }
 
 #[test]
@@ -235,7 +243,15 @@ fn a_member_stops_before_the_first_command_of_a_newer_version() {
 
 #[test]
 fn announced_versions_are_capped_at_the_newest_known() {
-    for (announced, expected) in [(0, 2), (1, 2), (2, 2), (3, 3), (4, 3), (u32::MAX, 3)] {
+    for (announced, expected) in [
+        (0, 2),
+        (1, 2),
+        (2, 2),
+        (3, 3),
+        (4, 4),
+        (5, 4),
+        (u32::MAX, 4),
+    ] {
         let version = CommandVersion::announced(announced);
         assert_eq!(version.number(), expected, "{announced}");
     }

@@ -27,6 +27,9 @@ impl<S: Store> Transition<'_, S> {
             batch.otherwise
         };
         self.records = (compared + operations.len()).max(1);
+        if let Err(refusal) = self.check_puts(&operations)? {
+            return Ok(Outcome::Refused(refusal));
+        }
         // Found before the first of them changes anything.
         let mut doomed = match self.all_doomed(&operations)? {
             Ok(doomed) => doomed.into_iter(),
@@ -74,8 +77,9 @@ impl<S: Store> Transition<'_, S> {
                 value,
                 prev_kv,
                 ttl_ms,
+                lease,
             } => {
-                let prev = self.put(key, value, ttl_ms, prev_kv)?;
+                let prev = self.put(key, value, ttl_ms, lease, prev_kv)?;
                 Ok(BatchAnswer::Put { prev })
             }
             BatchOperation::Delete {
@@ -96,6 +100,21 @@ impl<S: Store> Transition<'_, S> {
             }
             BatchOperation::Get { .. } => unreachable!("reads are done above"),
         }
+    }
+
+    /// Whether all puts can be done, by the state before the first of them.
+    fn check_puts(
+        &mut self,
+        operations: &[BatchOperation],
+    ) -> Result<Result<(), Refusal>, StoreError> {
+        for operation in operations {
+            if let BatchOperation::Put { key, lease, .. } = operation
+                && let Err(refusal) = self.check_put(key, *lease)?
+            {
+                return Ok(Err(refusal));
+            }
+        }
+        Ok(Ok(()))
     }
 
     /// The keys that each range delete removes.

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use dengine_kv::{
     Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome,
-    Relation,
+    PutLease, Relation,
 };
 use dengine_types::Revision;
 use tonic::Status;
@@ -158,6 +158,7 @@ fn operation(operation: &v1::Operation, limits: &RequestLimits) -> Result<BatchO
                 value: put.value.clone(),
                 prev_kv: put.prev_kv,
                 ttl_ms: put.ttl_ms,
+                lease: PutLease::None,
             })
         }
         Some(Wire::Delete(delete)) => {

@@ -176,7 +176,7 @@ pub(super) fn config_change(change: &MembershipChange) -> ConfigChange {
 mod tests {
     use bytes::Bytes;
     use dengine_kv::store::MemoryStore;
-    use dengine_kv::{Command, CommandVersion, Member, Request};
+    use dengine_kv::{Command, CommandVersion, Member, PutLease, Request};
     use dengine_types::{ClusterId, MemberId, Term};
 
     use super::*;
@@ -197,6 +197,7 @@ mod tests {
             value: Bytes::from(vec![1; value_bytes]),
             prev_kv: false,
             ttl_ms: 0,
+            lease: PutLease::None,
         };
         let request = Request {
             session: None,

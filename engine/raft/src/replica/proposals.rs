@@ -1,6 +1,7 @@
 //! Writes whose turn has come: until they are proposed together, and then until each is committed
 //! or known not to be.
 
+use bytes::Bytes;
 use dengine_planted::planted;
 use dengine_types::{Entry, Index};
 
@@ -50,8 +51,35 @@ impl Proposals {
         self.begun.push(begun);
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Proposal> {
-        self.proposals.iter_mut()
+    /// Has those that are `to_be` written again by `write`, and drops those for which that returns
+    /// nothing. Returns the callers of these.
+    pub(super) fn rewrite(
+        &mut self,
+        to_be: impl Fn(&[u8]) -> bool,
+        write: impl Fn(Bytes) -> Option<Bytes>,
+    ) -> Vec<Token> {
+        if !self.proposals.iter().any(|it| to_be(&it.data)) {
+            return Vec::new();
+        }
+        let mut dropped = Vec::new();
+        let Self { proposals, begun } = std::mem::take(self);
+        for (proposal, begun) in proposals.into_iter().zip(begun) {
+            let Proposal { context, data } = proposal;
+            let written = match to_be(&data) {
+                true => write(data),
+                false => Some(data),
+            };
+            match (written, begun) {
+                (Some(data), begun) => {
+                    self.proposals.push(Proposal { context, data });
+                    self.begun.push(begun);
+                }
+                (None, Begun::Caller { token, .. }) => dropped.push(token),
+                // It is due again later.
+                (None, Begun::Leader(_)) => {}
+            }
+        }
+        dropped
     }
 
     /// What each of them asks for, in their order.

@@ -15,7 +15,7 @@ use dengine_planted::planted;
 use dengine_types::MemberId;
 use dengine_types::sync::atomic::{AtomicU8, Ordering};
 
-use super::Replica;
+use super::{Replica, RequestError};
 use crate::consensus::LogRead;
 
 /// Of so many members is remembered what they said; a cluster has at most 32. Some say it before
@@ -145,36 +145,43 @@ impl<L: LogRead> Replica<L> {
         self.command_gate.set(self.command_version());
     }
 
-    /// Writes what was encoded too new again, just before it is proposed.
+    /// Writes what was encoded too new again, just before it is proposed, and refuses what the
+    /// older version cannot say.
     pub(super) fn lower_proposals(&mut self) {
         let version = self.command_version();
-        for proposal in self.proposals.iter_mut() {
-            if proposal
-                .data
-                .first()
-                .is_some_and(|it| *it > version.number())
-            {
-                proposal.data = lowered(std::mem::take(&mut proposal.data), version);
-            }
-        }
+        let tokens = self.proposals.rewrite(
+            |data| data.first().is_some_and(|it| *it > version.number()),
+            |data| lowered(data, version),
+        );
+        let reason = "a member does not read such commands, or has not said yet that it does: \
+                      upgrade the remaining members";
+        self.refuse(
+            tokens,
+            RequestError::NotServed {
+                reason: reason.to_owned(),
+            },
+        );
     }
 }
 
-/// The same command in an older version; what is no command stays what it is.
-fn lowered(data: Bytes, version: CommandVersion) -> Bytes {
+/// The same command in an older version; `None` if that has no such command. What is no command
+/// stays what it is.
+fn lowered(data: Bytes, version: CommandVersion) -> Option<Bytes> {
     match Request::decode(data.clone()) {
-        Ok(Ok(logged)) => logged.request.encode(version),
-        _ => data,
+        Ok(Ok(logged)) if logged.request.command.since() > version => None,
+        Ok(Ok(logged)) => Some(logged.request.encode(version)),
+        _ => Some(data),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use dengine_kv::{Command, MembershipChange};
-    use dengine_types::{ClusterId, EntryKind};
+    use dengine_types::{ClusterId, EntryKind, LeaseId};
 
     use super::*;
     use crate::input::{EncodedCommand, Input, Write};
+    use crate::output::Output;
     use crate::replica::lone::{LoneLeader, record};
     use Announcement::{Ack, Hello};
 
@@ -185,7 +192,7 @@ mod tests {
     /// version.
     fn reads_changes_up_to(version: CommandVersion) -> u8 {
         match version.number() {
-            2 | 3 => 1,
+            2..=4 => 1,
             new => panic!(
                 "up to which version of membership changes does a release read that reads commands \
                  up to {new}? Add it here"
@@ -318,6 +325,41 @@ mod tests {
     }
 
     #[test]
+    fn what_an_older_version_cannot_say_is_refused_until_every_member_reads_the_newer() {
+        let mut leader = Leader::new(CommandVersion::CURRENT);
+        leader.change(MembershipChange::AddLearner(record(2)));
+        leader.0.settle();
+        let grant = |leader: &mut Leader, version| {
+            let command = Command::GrantLease {
+                lease: LeaseId(7),
+                ttl_ms: 1_000,
+            };
+            let before = leader.versions().len();
+            leader.queue_write();
+            leader.0.ask(Write::Command {
+                command: EncodedCommand::new(Request::from(command), version),
+                from: None,
+            });
+            let outputs = leader.0.outputs();
+            let refused = outputs.iter().filter_map(|output| match output {
+                Output::Refused { tokens, error } => Some((tokens.len(), error.retryable())),
+                _ => None,
+            });
+            let refused: Vec<_> = refused.collect();
+            outputs.into_iter().for_each(|it| leader.0.carry_out(it));
+            leader.0.settle();
+            (refused, leader.versions().len() - before)
+        };
+        for version in CommandVersion::ALL {
+            // The one beside it is written.
+            assert_eq!(grant(&mut leader, version), (vec![(1, true)], 1));
+        }
+        leader.hear(2, Hello, CommandVersion::V4);
+        assert_eq!(grant(&mut leader, V2), (vec![], 2));
+        assert_eq!(leader.versions().last(), Some(&4));
+    }
+
+    #[test]
     fn a_leader_writes_no_version_that_it_does_not_read() {
         let mut leader = Leader::new(V2);
         let versions = leader.versions().len();
@@ -360,10 +402,10 @@ mod tests {
     fn what_is_no_command_is_proposed_as_it_is() {
         for data in [&[][..], &[3], &[3, 0xff], &[200, 1]] {
             let data = Bytes::copy_from_slice(data);
-            assert_eq!(lowered(data.clone(), V2), data);
+            assert_eq!(lowered(data.clone(), V2), Some(data));
         }
         let command = Command::OpenSession { ttl_ms: 7 };
         let of = |version| Request::from(command.clone()).encode(version);
-        assert_eq!(lowered(of(V3), V2), of(V2));
+        assert_eq!(lowered(of(V3), V2), Some(of(V2)));
     }
 }

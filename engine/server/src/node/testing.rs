@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use dengine_kv::Command;
+use dengine_kv::{Command, PutLease};
 use dengine_types::ClusterId;
 
 use super::Node;
@@ -43,5 +43,6 @@ pub(crate) fn put(key: &str) -> Command {
         value: "v".into(),
         prev_kv: false,
         ttl_ms: 0,
+        lease: PutLease::None,
     }
 }

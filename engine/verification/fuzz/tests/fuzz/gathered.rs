@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::{
-    Batch, BatchOperation, Command, CommandVersion, KeyRange, PREVIOUS_BYTES_MAX, Request,
-    StateMachine,
+    Batch, BatchOperation, Command, CommandVersion, KeyRange, PREVIOUS_BYTES_MAX, PutLease,
+    Request, StateMachine,
 };
 use dengine_types::EntryKind;
 
@@ -31,6 +31,7 @@ fn held_by(command: Command) -> usize {
             value: vec![7; VALUE_BYTES].into(),
             prev_kv: false,
             ttl_ms: 0,
+            lease: PutLease::None,
         });
     }
     apply(command)
@@ -44,6 +45,7 @@ fn what_a_batch_returns_of_the_past_is_bounded_before_it_is_copied() {
         value: Bytes::new(),
         prev_kv: true,
         ttl_ms: 0,
+        lease: PutLease::None,
     };
     let delete = |number| BatchOperation::Delete {
         keys: KeyRange::One(key(number)),

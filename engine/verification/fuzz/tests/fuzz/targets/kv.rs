@@ -5,8 +5,8 @@ use dengine_kv::outcome::{decode_kept, encode_kept};
 use dengine_kv::store::{MemoryStore, WriteBatch};
 use dengine_kv::{
     Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, KeyRange,
-    Member, Membership, MembershipChange, Outcome, RangeQuery, Relation, Request, SessionInfo,
-    SessionStamp, StateMachine, Store as _, StoreError, layout,
+    Member, Membership, MembershipChange, Outcome, PutLease, RangeQuery, Relation, Request,
+    SessionInfo, SessionStamp, StateMachine, Store as _, StoreError, layout,
 };
 use dengine_types::{ClusterId, Entry, EntryKind, Index, MemberId, Revision, SessionId, Term};
 
@@ -209,6 +209,7 @@ fn requests() -> Vec<Vec<u8>> {
         value: Bytes::from_static(b"value"),
         prev_kv: true,
         ttl_ms,
+        lease: PutLease::None,
     };
     let commands = vec![
         put(&key, 0),
@@ -270,6 +271,7 @@ fn batch(key: &Bytes) -> Batch {
                 value: Bytes::from_static(b"value"),
                 prev_kv: true,
                 ttl_ms: 9,
+                lease: PutLease::None,
             },
             BatchOperation::Get {
                 keys: KeyRange::From(Bytes::new()),
