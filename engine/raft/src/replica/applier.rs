@@ -6,6 +6,7 @@ use std::sync::Arc;
 use dengine_kv::{Applied, Membership, MembershipChange, Outcome, StateMachine, Store, StoreError};
 use dengine_types::{Entry, EntryKind, Index, Moment, Revision};
 
+use super::lessor::LeaseChange;
 use crate::consensus::{ConfigChange, ConfigChangeKind};
 use crate::input::Token;
 use crate::output::{ApplyJob, Written};
@@ -30,6 +31,8 @@ pub struct AppliedRange {
     pub bytes: u64,
     /// The membership changes among them that were accepted, in order.
     pub changes: Vec<ConfigChange>,
+    /// What they did to leases, in order.
+    pub leases: Vec<LeaseChange>,
     /// The members after them, if they changed.
     pub membership: Option<Arc<Membership>>,
 }
@@ -113,6 +116,7 @@ impl<S: Store> Applier<S> {
             entries: applied.len(),
             records: applied.iter().map(|it| it.records).sum(),
             bytes,
+            leases: applied.iter().flat_map(LeaseChange::of).collect(),
             membership: (!changes.is_empty()).then(|| self.machine.membership()),
             changes,
         };
@@ -267,6 +271,7 @@ mod tests {
             records: 41,
             bytes,
             changes: vec![added(ConfigChangeKind::AddLearner, 2)],
+            leases: Vec::new(),
             membership: Some(applier.machine().membership()),
         };
         assert_eq!(range, expected);

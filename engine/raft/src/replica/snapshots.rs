@@ -193,6 +193,7 @@ mod tests {
             records: entries,
             bytes: 0,
             changes: Vec::new(),
+            leases: Vec::new(),
             membership: None,
         }
     }
