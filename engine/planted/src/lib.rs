@@ -207,7 +207,7 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs that the simulator finds; docs/simulator.md says in how many seeds.
-    pub const ALL: [Self; 65] = [
+    pub const ALL: [Self; 71] = [
         Self::VoteNotSynced,
         Self::AckBeforeSync,
         Self::LeaseTooLong,
@@ -273,6 +273,12 @@ impl Bug {
         Self::PauseNeverReset,
         Self::PageNotBoundedInBytes,
         Self::TruncationWaitsBehindWrite,
+        Self::KeepAliveByDeposedLeader,
+        Self::KeepAliveOverPendingExpiry,
+        Self::DetachForgotten,
+        Self::LeaseKeysGoApart,
+        Self::LeasesNotCountedAnew,
+        Self::AttachmentsLostOnSnapshot,
     ];
 
     /// Its name on the command line.
