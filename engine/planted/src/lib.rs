@@ -134,6 +134,8 @@ pub enum Bug {
     PreVoteTakenForVote,
     /// A delete that matches no key takes a revision.
     RevisionForNothing,
+    /// The comparisons of a batch within a batch see what the operations before it have changed.
+    NestedCompareAfterWrites,
     /// A member whose leader's log contradicts its own refuses it without end, and goes on
     /// answering callers.
     ContradictionIgnored,
@@ -207,7 +209,7 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs that the simulator finds; docs/simulator.md says in how many seeds.
-    pub const ALL: [Self; 71] = [
+    pub const ALL: [Self; 72] = [
         Self::VoteNotSynced,
         Self::AckBeforeSync,
         Self::LeaseTooLong,
@@ -253,6 +255,7 @@ impl Bug {
         Self::ContextNotSent,
         Self::PreVoteTakenForVote,
         Self::RevisionForNothing,
+        Self::NestedCompareAfterWrites,
         Self::RestartWaitsByNewSettings,
         Self::DisplacedTakenForDead,
         Self::SilentLearnerPromoted,

@@ -155,11 +155,10 @@ pub struct EncodedCommand {
 }
 
 impl EncodedCommand {
-    /// Encodes a command in `version`, or in the first one that can say it: a replica refuses it
-    /// as long as that is too new for some member.
+    /// Encodes a command where every member reads up to `version`. What that cannot say is encoded
+    /// in the version that can, and the replica refuses it.
     #[must_use]
     pub fn new(request: dengine_kv::Request, version: CommandVersion) -> Self {
-        let version = version.max(request.command.since());
         Self {
             records: request.command.records(),
             data: request.encode(version),

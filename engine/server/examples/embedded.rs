@@ -26,6 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let put = Command::Put {
         key: "hello".into(),
         value: "world".into(),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
         lease: PutLease::None,

@@ -109,6 +109,7 @@ async fn put(node: &Node, key: &str, value: &str) -> Result<(), Box<dyn Error>> 
     let put = Command::Put {
         key: key.to_owned().into(),
         value: value.to_owned().into(),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
         lease: PutLease::None,

@@ -59,6 +59,7 @@ fn put(key: &str, value: &str) -> Command {
     Command::Put {
         key: Bytes::copy_from_slice(key.as_bytes()),
         value: Bytes::copy_from_slice(value.as_bytes()),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
         lease: PutLease::None,

@@ -5,32 +5,25 @@ use dengine_types::{Index, LeaseId, Revision, SessionId};
 use prost::Message as _;
 
 use super::records::{
-    BatchRecord, CheckpointLeasesRecord, CheckpointRecord, CompareAndSwapRecord, CompareRecord,
-    DeleteRecord, EndRecord, ExpectedRecord, ExpireKeysRecord, ExpireLeaseRecord,
-    ExpireSessionRecord, ExpiredKeyRecord, GetRecord, GrantLeaseRecord, KeysRecord, Kind,
-    OperationKind, OperationRecord, PutLeaseRecord, PutRecord, RequestRecord, StampRecord,
-    TargetRecord,
+    CheckpointLeasesRecord, CheckpointRecord, CompareAndSwapRecord, DeleteRecord, EndRecord,
+    ExpectedRecord, ExpireKeysRecord, ExpireLeaseRecord, ExpireSessionRecord, ExpiredKeyRecord,
+    GrantLeaseRecord, KeysRecord, Kind, PutLeaseRecord, PutRecord, RequestRecord, StampRecord,
 };
 use super::version::NotRead;
 use super::{
-    Batch, BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, Expected,
-    ExpiredKey, LeaseCheckpoint, LoggedRequest, PutLease, Relation, Request, SessionStamp,
+    BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, Expected,
+    ExpiredKey, LeaseCheckpoint, LoggedRequest, PutLease, Request, SessionStamp,
 };
 use crate::{KeyRange, StoreError};
 
 impl Request {
-    /// Encodes the data of a log entry in `version`.
+    /// Encodes the data of a log entry where every member reads up to the version `read_by_all`.
     ///
-    /// # Panics
-    ///
-    /// If that version cannot say it ([`Command::since`]): those who read no newer one would skip
-    /// a part of it.
+    /// If that lacks what it says, it is written in the version that has it
+    /// ([`Self::version_needed`]), and the replica does not propose it.
     #[must_use]
-    pub fn encode(self, version: CommandVersion) -> Bytes {
-        assert!(
-            version >= self.command.since(),
-            "a command is encoded in a version that lacks a part of it"
-        );
+    pub fn encode(self, read_by_all: CommandVersion) -> Bytes {
+        let version = self.version_written(read_by_all);
         let record = RequestRecord::from(self);
         let mut data = BytesMut::with_capacity(1 + record.encoded_len());
         data.put_u8(version.number());
@@ -61,13 +54,8 @@ impl Request {
         let number = data.split_to(1)[0];
         match CommandVersion::read(number, reads_max) {
             Ok(version) => {
-                let request = Self::decode_record(data);
-                Ok(request.and_then(|request| match request.command.since() {
-                    since if since > version => Err(CommandError::Malformed(format!(
-                        "version {version} has no such part, only {since} has"
-                    ))),
-                    _ => Ok(LoggedRequest { version, request }),
-                }))
+                let request = Self::decode_record(data).and_then(|it| it.read_as(version));
+                Ok(request.map(|request| LoggedRequest { version, request }))
             }
             Err(NotRead::Older) => Ok(Err(CommandError::Malformed(format!("version {number}")))),
             Err(NotRead::Newer) => Err(StoreError::NewerFormat {
@@ -86,6 +74,52 @@ impl Request {
             session: record.session.map(Into::into),
             command: kind.try_into()?,
         })
+    }
+
+    /// What programs read that know no later version: they skip fields that they do not know, and
+    /// miss an operation of an unknown kind. No program writes any.
+    fn read_as(mut self, version: CommandVersion) -> Result<Self, CommandError> {
+        if version >= CommandVersion::V4 {
+            return Ok(self);
+        }
+        let is_unknown = |operation: &BatchOperation| {
+            matches!(
+                operation,
+                BatchOperation::Range(_) | BatchOperation::Batch(_)
+            )
+        };
+        let is_about_lease = |compare: &Compare| matches!(compare.target, CompareTarget::Lease(_));
+        match &mut self.command {
+            Command::Put {
+                ignore_value,
+                lease,
+                ..
+            } => (*ignore_value, *lease) = (false, PutLease::None),
+            Command::Batch(batch) if batch.compares.iter().any(is_about_lease) => {
+                return Err(CommandError::Incomplete("target"));
+            }
+            Command::Batch(batch) if batch.any_operation(&is_unknown) => {
+                return Err(CommandError::Incomplete("operation"));
+            }
+            Command::Batch(batch) => {
+                for operation in batch.then.iter_mut().chain(&mut batch.otherwise) {
+                    if let BatchOperation::Put {
+                        ignore_value,
+                        lease,
+                        ..
+                    } = operation
+                    {
+                        (*ignore_value, *lease) = (false, PutLease::None);
+                    }
+                }
+            }
+            Command::GrantLease { .. }
+            | Command::RevokeLease { .. }
+            | Command::ExpireLease { .. }
+            | Command::CheckpointLeases { .. } => return Err(CommandError::Incomplete("kind")),
+            _ => {}
+        }
+        Ok(self)
     }
 }
 
@@ -118,6 +152,7 @@ impl From<Command> for Kind {
             Command::Put {
                 key,
                 value,
+                ignore_value,
                 prev_kv,
                 ttl_ms,
                 lease,
@@ -127,6 +162,7 @@ impl From<Command> for Kind {
                 prev_kv,
                 ttl_ms,
                 lease: put_lease_record(lease),
+                ignore_value,
             }),
             Command::Delete { keys, prev_kv } => Self::Delete(DeleteRecord {
                 keys: Some(keys.into()),
@@ -184,6 +220,7 @@ impl TryFrom<Kind> for Command {
                 lease: put_lease(put.lease.as_ref()),
                 key: put.key,
                 value: put.value,
+                ignore_value: put.ignore_value,
                 prev_kv: put.prev_kv,
                 ttl_ms: put.ttl_ms,
             },
@@ -234,7 +271,7 @@ impl TryFrom<Kind> for Command {
     }
 }
 
-fn put_lease_record(lease: PutLease) -> Option<PutLeaseRecord> {
+pub(super) fn put_lease_record(lease: PutLease) -> Option<PutLeaseRecord> {
     match lease {
         PutLease::None => None,
         PutLease::Attach(id) => Some(PutLeaseRecord::Attach(id.0)),
@@ -242,7 +279,7 @@ fn put_lease_record(lease: PutLease) -> Option<PutLeaseRecord> {
     }
 }
 
-fn put_lease(record: Option<&PutLeaseRecord>) -> PutLease {
+pub(super) fn put_lease(record: Option<&PutLeaseRecord>) -> PutLease {
     match record {
         None => PutLease::None,
         Some(PutLeaseRecord::Attach(id)) => PutLease::Attach(LeaseId(*id)),
@@ -317,149 +354,11 @@ impl From<KeyRange> for KeysRecord {
     }
 }
 
-fn key_range(record: Option<KeysRecord>) -> Result<KeyRange, CommandError> {
+pub(super) fn key_range(record: Option<KeysRecord>) -> Result<KeyRange, CommandError> {
     let KeysRecord { key, end } = record.ok_or(CommandError::Incomplete("keys"))?;
     Ok(match end {
         None => KeyRange::One(key),
         Some(EndRecord::Before(end)) => KeyRange::Between { start: key, end },
         Some(EndRecord::Open(_)) => KeyRange::From(key),
     })
-}
-
-impl From<Batch> for BatchRecord {
-    fn from(batch: Batch) -> Self {
-        Self {
-            compares: batch.compares.into_iter().map(Into::into).collect(),
-            then: batch.then.into_iter().map(Into::into).collect(),
-            otherwise: batch.otherwise.into_iter().map(Into::into).collect(),
-        }
-    }
-}
-
-impl TryFrom<BatchRecord> for Batch {
-    type Error = CommandError;
-
-    fn try_from(record: BatchRecord) -> Result<Self, CommandError> {
-        let operations = |records: Vec<OperationRecord>| {
-            let operations = records.into_iter().map(BatchOperation::try_from);
-            operations.collect::<Result<_, _>>()
-        };
-        let compares = record.compares.into_iter().map(Compare::try_from);
-        Ok(Self {
-            compares: compares.collect::<Result<_, _>>()?,
-            then: operations(record.then)?,
-            otherwise: operations(record.otherwise)?,
-        })
-    }
-}
-
-impl From<Compare> for CompareRecord {
-    fn from(compare: Compare) -> Self {
-        Self {
-            keys: Some(compare.keys.into()),
-            relation: match compare.relation {
-                Relation::Equal => 1,
-                Relation::NotEqual => 2,
-                Relation::Greater => 3,
-                Relation::Less => 4,
-            },
-            target: Some(match compare.target {
-                CompareTarget::Version(it) => TargetRecord::Version(it),
-                CompareTarget::CreateRevision(it) => TargetRecord::CreateRevision(it.0),
-                CompareTarget::ModRevision(it) => TargetRecord::ModRevision(it.0),
-                CompareTarget::Value(it) => TargetRecord::Value(it),
-                CompareTarget::Lease(it) => TargetRecord::Lease(it.0),
-            }),
-        }
-    }
-}
-
-impl TryFrom<CompareRecord> for Compare {
-    type Error = CommandError;
-
-    fn try_from(record: CompareRecord) -> Result<Self, CommandError> {
-        Ok(Self {
-            keys: key_range(record.keys)?,
-            relation: match record.relation {
-                1 => Relation::Equal,
-                2 => Relation::NotEqual,
-                3 => Relation::Greater,
-                4 => Relation::Less,
-                _ => return Err(CommandError::Incomplete("relation")),
-            },
-            target: match record.target {
-                Some(TargetRecord::Version(it)) => CompareTarget::Version(it),
-                Some(TargetRecord::CreateRevision(it)) => {
-                    CompareTarget::CreateRevision(Revision(it))
-                }
-                Some(TargetRecord::ModRevision(it)) => CompareTarget::ModRevision(Revision(it)),
-                Some(TargetRecord::Value(it)) => CompareTarget::Value(it),
-                Some(TargetRecord::Lease(it)) => CompareTarget::Lease(LeaseId(it)),
-                None => return Err(CommandError::Incomplete("target")),
-            },
-        })
-    }
-}
-
-impl From<BatchOperation> for OperationRecord {
-    fn from(operation: BatchOperation) -> Self {
-        let kind = match operation {
-            BatchOperation::Put {
-                key,
-                value,
-                prev_kv,
-                ttl_ms,
-                lease,
-            } => OperationKind::Put(PutRecord {
-                key,
-                value,
-                prev_kv,
-                ttl_ms,
-                lease: put_lease_record(lease),
-            }),
-            BatchOperation::Delete { keys, prev_kv } => OperationKind::Delete(DeleteRecord {
-                keys: Some(keys.into()),
-                prev_kv,
-            }),
-            BatchOperation::Get {
-                keys,
-                limit,
-                keys_only,
-                count_only,
-            } => OperationKind::Get(GetRecord {
-                keys: Some(keys.into()),
-                limit,
-                keys_only,
-                count_only,
-            }),
-        };
-        Self { kind: Some(kind) }
-    }
-}
-
-impl TryFrom<OperationRecord> for BatchOperation {
-    type Error = CommandError;
-
-    fn try_from(record: OperationRecord) -> Result<Self, CommandError> {
-        Ok(match record.kind {
-            Some(OperationKind::Put(put)) => Self::Put {
-                lease: put_lease(put.lease.as_ref()),
-                key: put.key,
-                value: put.value,
-                prev_kv: put.prev_kv,
-                ttl_ms: put.ttl_ms,
-            },
-            Some(OperationKind::Delete(delete)) => Self::Delete {
-                keys: key_range(delete.keys)?,
-                prev_kv: delete.prev_kv,
-            },
-            Some(OperationKind::Get(get)) => Self::Get {
-                keys: key_range(get.keys)?,
-                limit: get.limit,
-                keys_only: get.keys_only,
-                count_only: get.count_only,
-            },
-            None => return Err(CommandError::Incomplete("operation")),
-        })
-    }
 }

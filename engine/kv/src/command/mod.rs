@@ -6,12 +6,16 @@
 //! applying something else. Older versions keep their meaning permanently (`version.rs`).
 
 mod batch;
+mod batch_encoding;
+mod duplicates;
 mod encoding;
 mod lease;
+mod needed;
+mod operations;
 mod records;
 mod version;
 
-pub use batch::{Batch, BatchOperation, Compare, CompareTarget, Relation};
+pub use batch::{Batch, BatchOperation, Compare, CompareTarget, RangeRead, Relation};
 pub use lease::{LeaseCheckpoint, PutLease};
 pub use version::CommandVersion;
 
@@ -58,6 +62,9 @@ pub enum Command {
     Put {
         key: Bytes,
         value: Bytes,
+        /// Keep the value that the key has, in place of `value`, which is empty then. Refused as
+        /// [`Refusal::KeyNotFound`](super::Refusal::KeyNotFound) if there is no such key.
+        ignore_value: bool,
         /// Return the pair before the change.
         prev_kv: bool,
         /// The key expires this many milliseconds after the put; 0 for never. Replaces the time to
@@ -176,9 +183,13 @@ impl Command {
 
     /// The ranges that it visits.
     pub fn ranges(&self) -> impl Iterator<Item = &KeyRange> {
-        let (one, batch) = match self {
-            Self::Delete { keys, .. } => (Some(keys), None),
-            Self::Batch(batch) => (None, Some(batch)),
+        let mut of_batch = Vec::new();
+        let one = match self {
+            Self::Delete { keys, .. } => Some(keys),
+            Self::Batch(batch) => {
+                batch.for_each_range(&mut |keys| of_batch.push(keys));
+                None
+            }
             Self::Put { .. }
             | Self::CompareAndSwap { .. }
             | Self::Compact { .. }
@@ -190,12 +201,21 @@ impl Command {
             | Self::GrantLease { .. }
             | Self::RevokeLease { .. }
             | Self::ExpireLease { .. }
-            | Self::CheckpointLeases { .. } => (None, None),
+            | Self::CheckpointLeases { .. } => None,
         };
-        let all = one
-            .into_iter()
-            .chain(batch.into_iter().flat_map(Batch::keys));
-        all.filter(|keys| !matches!(keys, KeyRange::One(_)))
+        let is_range = |keys: &&KeyRange| !matches!(keys, KeyRange::One(_));
+        one.into_iter().chain(of_batch).filter(is_range)
+    }
+
+    /// Whether it may read a revision of the past.
+    pub(super) fn reads_past(&self) -> bool {
+        match self {
+            Self::Batch(batch) => batch.any_operation(&|operation| match operation {
+                BatchOperation::Range(read) => read.revision.is_some(),
+                _ => false,
+            }),
+            _ => false,
+        }
     }
 
     /// How many records it may visit, as far as it names them, at least one: the cost of applying
@@ -203,10 +223,7 @@ impl Command {
     #[must_use]
     pub fn records(&self) -> usize {
         match self {
-            Self::Batch(batch) => {
-                let operations = batch.then.len().max(batch.otherwise.len());
-                (batch.compares.len() + operations).max(1)
-            }
+            Self::Batch(batch) => batch.records().max(1),
             Self::ExpireKeys { keys } => keys.len().max(1),
             Self::CheckpointLeases { leases } => leases.len().max(1),
             Self::Put { .. }
@@ -244,31 +261,6 @@ impl Command {
             | Self::RevokeLease { .. }
             | Self::ExpireLease { .. }
             | Self::CheckpointLeases { .. } => false,
-        }
-    }
-
-    /// The first version that can say all of it.
-    #[must_use]
-    pub fn since(&self) -> CommandVersion {
-        let is_new = match self {
-            Self::Put { lease, .. } => *lease != PutLease::None,
-            Self::Batch(batch) => batch.is_about_leases(),
-            Self::GrantLease { .. }
-            | Self::RevokeLease { .. }
-            | Self::ExpireLease { .. }
-            | Self::CheckpointLeases { .. } => true,
-            Self::Delete { .. }
-            | Self::CompareAndSwap { .. }
-            | Self::Compact { .. }
-            | Self::OpenSession { .. }
-            | Self::KeepAlive { .. }
-            | Self::CloseSession { .. }
-            | Self::ExpireSession { .. }
-            | Self::ExpireKeys { .. } => false,
-        };
-        match is_new {
-            true => CommandVersion::V4,
-            false => CommandVersion::OLDEST,
         }
     }
 }

@@ -68,8 +68,12 @@ pub(super) struct PutRecord {
     pub(super) ttl_ms: u64,
     #[prost(oneof = "PutLeaseRecord", tags = "5, 6")]
     pub(super) lease: Option<PutLeaseRecord>,
+    /// From version 4 on.
+    #[prost(bool, tag = "7")]
+    pub(super) ignore_value: bool,
 }
 
+/// From version 4 on.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum PutLeaseRecord {
     #[prost(int64, tag = "5")]
@@ -162,7 +166,7 @@ pub(super) enum TargetRecord {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct OperationRecord {
-    #[prost(oneof = "OperationKind", tags = "1, 2, 3")]
+    #[prost(oneof = "OperationKind", tags = "1, 2, 3, 4, 5")]
     pub(super) kind: Option<OperationKind>,
 }
 
@@ -174,6 +178,12 @@ pub(super) enum OperationKind {
     Delete(DeleteRecord),
     #[prost(message, tag = "3")]
     Get(GetRecord),
+    /// From version 4 on.
+    #[prost(message, tag = "4")]
+    Range(RangeRecord),
+    /// From version 4 on.
+    #[prost(message, tag = "5")]
+    Batch(BatchRecord),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -186,6 +196,34 @@ pub(super) struct GetRecord {
     pub(super) keys_only: bool,
     #[prost(bool, tag = "4")]
     pub(super) count_only: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct RangeRecord {
+    #[prost(message, optional, tag = "1")]
+    pub(super) keys: Option<KeysRecord>,
+    #[prost(uint64, optional, tag = "2")]
+    pub(super) revision: Option<u64>,
+    #[prost(uint64, tag = "3")]
+    pub(super) limit: u64,
+    #[prost(bool, tag = "4")]
+    pub(super) keys_only: bool,
+    #[prost(bool, tag = "5")]
+    pub(super) count_only: bool,
+    /// 0 to 2, in the order of [`SortOrder`](crate::SortOrder).
+    #[prost(uint32, tag = "6")]
+    pub(super) order: u32,
+    /// 0 to 4, in the order of [`SortBy`](crate::SortBy).
+    #[prost(uint32, tag = "7")]
+    pub(super) by: u32,
+    #[prost(uint64, optional, tag = "8")]
+    pub(super) min_mod_revision: Option<u64>,
+    #[prost(uint64, optional, tag = "9")]
+    pub(super) max_mod_revision: Option<u64>,
+    #[prost(uint64, optional, tag = "10")]
+    pub(super) min_create_revision: Option<u64>,
+    #[prost(uint64, optional, tag = "11")]
+    pub(super) max_create_revision: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -20,7 +20,8 @@ impl CommandVersion {
     /// Decodes as version 2. The number of records that the ranges of one command visit is limited,
     /// and reads of a batch count only what they return.
     pub const V3: Self = Self(3);
-    /// Leases: commands about them, puts with one, and comparisons of a key's.
+    /// Also has what [`Request::version_needed`](super::Request::version_needed) says. All that
+    /// version 3 can say is still written as that.
     pub const V4: Self = Self(4);
     /// The newest that this program writes and reads.
     pub const CURRENT: Self = Self::V4;

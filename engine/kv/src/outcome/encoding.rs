@@ -153,6 +153,10 @@ impl From<&BatchAnswer> for AnswerRecord {
                 more: *more,
                 count: *count,
             }),
+            BatchAnswer::Batch { succeeded, answers } => AnswerKind::Batch(BatchAnswerRecord {
+                succeeded: *succeeded,
+                answers: answers.iter().map(Into::into).collect(),
+            }),
         };
         Self { kind: Some(kind) }
     }
@@ -172,6 +176,10 @@ fn answer(record: AnswerRecord) -> Option<BatchAnswer> {
             more: it.more,
             count: it.count,
         },
+        AnswerKind::Batch(it) => BatchAnswer::Batch {
+            succeeded: it.succeeded,
+            answers: it.answers.into_iter().map(answer).collect::<Option<_>>()?,
+        },
     })
 }
 
@@ -190,7 +198,8 @@ impl From<&Refusal> for RefusalRecord {
                 bytes_max,
             } => (5, *keys_max, *bytes_max),
             Refusal::KeyNotFound => (6, 0, 0),
-            Refusal::LeaseNotFound(lease) => (7, lease.0.cast_unsigned(), 0),
+            Refusal::ReadsTooMuch { bytes_max } => (7, 0, *bytes_max),
+            Refusal::LeaseNotFound(lease) => (8, lease.0.cast_unsigned(), 0),
             Refusal::UnknownSession(_)
             | Refusal::Acknowledged { .. }
             | Refusal::WindowFull { .. }
@@ -229,7 +238,10 @@ fn refusal(record: &RefusalRecord) -> Option<Refusal> {
             bytes_max: record.limit,
         }),
         6 => Some(Refusal::KeyNotFound),
-        7 => Some(Refusal::LeaseNotFound(LeaseId(
+        7 => Some(Refusal::ReadsTooMuch {
+            bytes_max: record.limit,
+        }),
+        8 => Some(Refusal::LeaseNotFound(LeaseId(
             record.requested.cast_signed(),
         ))),
         _ => None,
@@ -328,7 +340,7 @@ struct BatchRecord {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct AnswerRecord {
-    #[prost(oneof = "AnswerKind", tags = "1, 2, 3")]
+    #[prost(oneof = "AnswerKind", tags = "1, 2, 3, 4")]
     kind: Option<AnswerKind>,
 }
 
@@ -340,6 +352,8 @@ enum AnswerKind {
     Delete(DeleteAnswerRecord),
     #[prost(message, tag = "3")]
     Get(GetAnswerRecord),
+    #[prost(message, tag = "4")]
+    Batch(BatchAnswerRecord),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -367,9 +381,17 @@ struct GetAnswerRecord {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+struct BatchAnswerRecord {
+    #[prost(bool, tag = "1")]
+    succeeded: bool,
+    #[prost(message, repeated, tag = "2")]
+    answers: Vec<AnswerRecord>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 struct RefusalRecord {
     /// 1: duplicate key. 2: future revision. 3: compacted revision. 4: deletes too much. 5: ranges
-    /// too large. 6: key not found. 7: lease not found.
+    /// too large. 6: key not found. 7: reads too much. 8: lease not found.
     #[prost(uint32, tag = "1")]
     reason: u32,
     /// The revision, the limit of keys, or the lease.

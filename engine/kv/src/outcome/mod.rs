@@ -1,8 +1,10 @@
 //! The outcomes of entries, equal on every member.
 
 mod encoding;
+mod running;
 
 pub use encoding::{decode_kept, encode_kept};
+pub use running::RunningRevision;
 
 use std::sync::Arc;
 
@@ -229,14 +231,22 @@ pub enum BatchAnswer {
     },
     /// To a read.
     Get {
-        /// The pairs, in the order of their keys.
+        /// The pairs, in the order of their keys, or in the one that was asked for.
         kvs: Vec<KeyValue>,
         /// Whether pairs were left out because of a limit.
         more: bool,
         /// How many keys the range has; 0 if there are more than were returned. Only a read for the
-        /// count alone goes on to count them; before
+        /// count alone goes on to count them, and one that is whole
+        /// ([`RangeRead`](super::RangeRead)); before
         /// [`CommandVersion::V3`](super::CommandVersion::V3) all reads did.
         count: u64,
+    },
+    /// To a batch within the batch.
+    Batch {
+        /// Whether its comparisons held, and so which operations were done.
+        succeeded: bool,
+        /// One answer for each operation that was done.
+        answers: Vec<BatchAnswer>,
     },
 }
 
@@ -245,6 +255,7 @@ impl BatchAnswer {
         match self {
             Self::Put { prev } => pairs_bytes(prev),
             Self::Delete { prev: kvs, .. } | Self::Get { kvs, .. } => pairs_bytes(kvs),
+            Self::Batch { answers, .. } => answers.iter().map(Self::pairs_bytes).sum(),
         }
     }
 }
@@ -255,6 +266,9 @@ pub enum Refusal {
     /// A batch would change a key twice.
     #[error("the batch would change a key twice")]
     DuplicateKey,
+    /// A put is to keep the value or the lease of a key that does not exist.
+    #[error("the key whose value or lease is to be kept does not exist")]
+    KeyNotFound,
     /// The revision is in the future.
     #[error("revision {requested} is in the future: the store is at revision {current}")]
     Future {
@@ -314,9 +328,15 @@ pub enum Refusal {
         /// See [`RANGE_VISIT_BYTES_MAX`](crate::RANGE_VISIT_BYTES_MAX).
         bytes_max: u64,
     },
-    /// A key that is to stay as it is in some respect does not exist.
-    #[error("the key does not exist, so it has nothing to keep")]
-    KeyNotFound,
+    /// The whole reads of a batch exceed what they may return together, and nothing was changed.
+    #[error(
+        "the reads of the batch return more than {bytes_max} bytes, the maximum of one batch: use \
+         smaller ranges, read with a limit, or read outside of the batch"
+    )]
+    ReadsTooMuch {
+        /// See [`BATCH_READ_BYTES_MAX`](crate::BATCH_READ_BYTES_MAX).
+        bytes_max: u64,
+    },
     /// The lease was never granted, was revoked, or expired.
     #[error("lease {0} does not exist: it was revoked, or expired")]
     LeaseNotFound(LeaseId),

@@ -13,6 +13,7 @@ fn set(key: &str, value: &str) -> BatchOperation {
     BatchOperation::Put {
         key: bytes(key),
         value: bytes(value),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
         lease: PutLease::None,

@@ -17,8 +17,8 @@ use crate::store::{MemoryStore, WriteBatch};
 use crate::{
     Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, ExpiredKey,
     KeyRange, LEASES_MAX, LeaseCheckpoint, LoggedRequest, Membership, MembershipChange, Outcome,
-    PutLease, Relation, Request, SESSIONS_MAX, SessionInfo, SessionStamp, StateMachine, Store,
-    StoreError,
+    PutLease, RangeRead, Relation, Request, RevisionBounds, SESSIONS_MAX, Selection, SessionInfo,
+    SessionStamp, SortBy, SortOrder, StateMachine, Store, StoreError,
 };
 
 fn data_key(key: &[u8], revision: Revision) -> Vec<u8> {
@@ -51,7 +51,7 @@ fn keys() -> impl Strategy<Value = KeyRange> {
     ]
 }
 
-fn batch() -> impl Strategy<Value = Batch> {
+fn batch(depth: usize) -> BoxedStrategy<Batch> {
     let relation = prop::sample::select(vec![
         Relation::Equal,
         Relation::NotEqual,
@@ -72,22 +72,73 @@ fn batch() -> impl Strategy<Value = Batch> {
         relation,
         target,
     });
-    let operations = || prop::collection::vec(operation(), 0..4);
+    let operations = || prop::collection::vec(operation(depth), 0..4);
     let compares = prop::collection::vec(compare, 0..4);
-    (compares, operations(), operations()).prop_map(|(compares, then, otherwise)| Batch {
-        compares,
-        then,
-        otherwise,
-    })
+    let batch = (compares, operations(), operations());
+    batch
+        .prop_map(|(compares, then, otherwise)| Batch {
+            compares,
+            then,
+            otherwise,
+        })
+        .boxed()
 }
 
-fn operation() -> impl Strategy<Value = BatchOperation> {
+/// With batches within batches up to this depth.
+fn operation(depth: usize) -> BoxedStrategy<BatchOperation> {
+    let range = || range_read().prop_map(|read| BatchOperation::Range(Box::new(read)));
+    if depth == 0 {
+        return prop_oneof![3 => single_operation(), 1 => range()].boxed();
+    }
+    let inner = batch(depth - 1).prop_map(|batch| BatchOperation::Batch(Box::new(batch)));
+    prop_oneof![3 => single_operation(), 1 => range(), 1 => inner].boxed()
+}
+
+fn range_read() -> impl Strategy<Value = RangeRead> {
+    let revision = || prop::option::of(any::<u64>().prop_map(Revision));
+    let bounds = || (revision(), revision()).prop_map(|(min, max)| RevisionBounds { min, max });
+    let order = prop::sample::select(vec![
+        SortOrder::None,
+        SortOrder::Ascending,
+        SortOrder::Descending,
+    ]);
+    let by = prop::sample::select(vec![
+        SortBy::Key,
+        SortBy::Version,
+        SortBy::CreateRevision,
+        SortBy::ModRevision,
+        SortBy::Value,
+    ]);
+    let selection =
+        (order, by, bounds(), bounds()).prop_map(|(order, by, mod_revisions, create_revisions)| {
+            Selection {
+                order,
+                by,
+                mod_revisions,
+                create_revisions,
+            }
+        });
+    let flags = any::<(u64, bool, bool)>();
+    (keys(), revision(), flags, selection).prop_map(
+        |(keys, revision, (limit, keys_only, count_only), selection)| RangeRead {
+            keys,
+            revision,
+            limit,
+            keys_only,
+            count_only,
+            selection,
+        },
+    )
+}
+
+fn single_operation() -> impl Strategy<Value = BatchOperation> {
     let (flag, number) = (any::<bool>, any::<u64>);
     prop_oneof![
-        (blob(), blob(), flag(), number(), put_lease()).prop_map(
-            |(key, value, prev_kv, ttl_ms, lease)| BatchOperation::Put {
+        (blob(), blob(), any::<(bool, bool)>(), number(), put_lease()).prop_map(
+            |(key, value, (ignore_value, prev_kv), ttl_ms, lease)| BatchOperation::Put {
                 key,
                 value,
+                ignore_value,
                 prev_kv,
                 ttl_ms,
                 lease,
@@ -117,10 +168,11 @@ fn command() -> impl Strategy<Value = Command> {
         mod_revision: Revision(revision),
     });
     prop_oneof![
-        (blob(), blob(), any::<bool>(), number(), put_lease()).prop_map(
-            |(key, value, prev_kv, ttl_ms, lease)| Command::Put {
+        (blob(), blob(), any::<(bool, bool)>(), number(), put_lease()).prop_map(
+            |(key, value, (ignore_value, prev_kv), ttl_ms, lease)| Command::Put {
                 key,
                 value,
+                ignore_value,
                 prev_kv,
                 ttl_ms,
                 lease,
@@ -135,7 +187,7 @@ fn command() -> impl Strategy<Value = Command> {
                 ttl_ms,
             }
         }),
-        batch().prop_map(Command::Batch),
+        batch(2).prop_map(Command::Batch),
         number().prop_map(|revision| Command::Compact {
             revision: Revision(revision)
         }),
@@ -297,12 +349,14 @@ proptest! {
 
     #[test]
     fn requests_round_trip_in_every_version(request in request()) {
-        for version in CommandVersion::ALL {
-            if version < request.command.since() {
-                continue;
-            }
-            let decoded = Request::decode(request.clone().encode(version));
+        for read_by_all in CommandVersion::ALL {
+            let decoded = Request::decode(request.clone().encode(read_by_all));
             let request = request.clone();
+            // Version 4 is written only for what it takes.
+            let version = match request.version_needed() {
+                CommandVersion::V4 => CommandVersion::V4,
+                _ => read_by_all.min(CommandVersion::V3),
+            };
             prop_assert_eq!(decoded, Ok(Ok(LoggedRequest { version, request })));
         }
     }

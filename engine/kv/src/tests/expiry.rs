@@ -102,6 +102,7 @@ fn swaps_and_batches_set_and_clear_a_time_to_live_like_puts() {
     let operation = |key, ttl_ms| BatchOperation::Put {
         key: bytes(key),
         value: bytes("x"),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms,
         lease: PutLease::None,
@@ -495,6 +496,7 @@ fn keys_of_one_change_expire_in_parts_and_lost_parts_again() {
     let put = |number: u64| BatchOperation::Put {
         key: bytes(&format!("{number:02}")),
         value: Bytes::new(),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 5,
         lease: PutLease::None,

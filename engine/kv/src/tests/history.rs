@@ -50,6 +50,7 @@ fn example() -> Machine {
             BatchOperation::Put {
                 key: bytes("b"),
                 value: bytes("2"),
+                ignore_value: false,
                 prev_kv: false,
                 ttl_ms: 0,
                 lease: PutLease::None,

@@ -30,6 +30,7 @@ fn put_with(key: &str, lease: PutLease) -> Command {
     Command::Put {
         key: bytes(key),
         value: bytes("v"),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
         lease,
@@ -174,6 +175,7 @@ fn what_cannot_be_done_changes_nothing() {
         let put = |key: &str, lease| BatchOperation::Put {
             key: bytes(key),
             value: bytes("v"),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
             lease,
@@ -325,23 +327,23 @@ fn the_format_is_raised_by_the_first_command_that_older_programs_do_not_read() {
         assert_eq!(format, of_state);
         format
     };
-    let mut write = |version| {
+    let mut write = |command, version| {
         let index = machine.applied().0.next().0;
-        let data = Request::from(put("k", "v")).encode(version);
+        let data = Request::from(command).encode(version);
         let entry = super::entry(index, dengine_types::EntryKind::Command, data);
         machine.apply(&[entry]).expect("apply");
     };
     assert_eq!(format(), FORMAT_OLDEST);
-    write(CommandVersion::OLDEST);
-    write(CommandVersion::V3);
+    write(put("k", "v"), CommandVersion::OLDEST);
+    write(put("k", "v"), CommandVersion::CURRENT);
     assert_eq!(format(), FORMAT_OLDEST);
-    write(CommandVersion::V4);
+    write(grant(LEASE), CommandVersion::CURRENT);
     assert_eq!(format(), FORMAT_VERSION);
-    write(CommandVersion::OLDEST);
+    write(put("k", "v"), CommandVersion::OLDEST);
     assert_eq!(format(), FORMAT_VERSION, "it is not lowered again");
     assert_eq!(
         StateMachine::open(store).expect("open").revision(),
-        Revision(5)
+        Revision(4)
     );
 }
 

@@ -14,6 +14,7 @@ mod model;
 mod returned;
 mod sessions;
 mod steps;
+mod transactions;
 mod versions;
 mod visits;
 
@@ -46,6 +47,7 @@ fn put_for(key: &str, value: &str, ttl_ms: u64) -> Command {
     Command::Put {
         key: bytes(key),
         value: bytes(value),
+        ignore_value: false,
         prev_kv: true,
         ttl_ms,
         lease: PutLease::None,

@@ -45,6 +45,7 @@ fn replace(number: usize) -> BatchOperation {
     BatchOperation::Put {
         key: bytes(&key(number)),
         value: bytes("new"),
+        ignore_value: false,
         prev_kv: true,
         ttl_ms: 0,
         lease: PutLease::None,

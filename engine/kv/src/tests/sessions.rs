@@ -103,6 +103,7 @@ fn with_every_answer() -> [Command; 9] {
     let put_a = BatchOperation::Put {
         key: bytes("a"),
         value: bytes("3"),
+        ignore_value: false,
         prev_kv: true,
         ttl_ms: 5,
         lease: PutLease::None,
@@ -419,6 +420,7 @@ fn an_entry_counts_the_records_that_it_visits() {
         let put = |number: usize| BatchOperation::Put {
             key: bytes(&number.to_string()),
             value: Bytes::new(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
             lease: PutLease::None,

@@ -65,6 +65,7 @@ fn put(key: Bytes, value: usize, prev_kv: bool) -> Command {
     Command::Put {
         key,
         value: Bytes::from(vec![b'v'; value]),
+        ignore_value: false,
         prev_kv,
         ttl_ms: 0,
         lease: PutLease::None,

@@ -235,6 +235,7 @@ fn no_batch_visits_more_than_the_limit() {
     let put = BatchOperation::Put {
         key: bytes("new"),
         value: bytes("v"),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 9,
         lease: PutLease::None,

@@ -85,7 +85,7 @@ impl<S: Store> View for Transition<'_, S> {
             }
             match visited {
                 Visited::Live(live) => visit(live),
-                Visited::Deleted(..) => ControlFlow::Continue(()),
+                Visited::Deleted(..) | Visited::Later => ControlFlow::Continue(()),
             }
         };
         let mut flow = ControlFlow::Continue(());
@@ -115,6 +115,32 @@ impl<S: Store> View for Transition<'_, S> {
         if flow.is_continue() {
             let _: ControlFlow<()> = changed.try_for_each(|(key, now)| show(&now.visited(key)));
         }
+        Ok(())
+    }
+
+    fn visit_past(
+        &mut self,
+        keys: &KeyRange,
+        at: Revision,
+        mut visit: impl FnMut(&Live<'_>) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        assert!(at <= self.began_at, "what reads the past begins a step");
+        let compacted = self.state.compact_revision;
+        let is_range = !matches!(keys, KeyRange::One(_));
+        let visits = &mut self.visits;
+        Scan::new(self.store, keys).run(at, |seen| {
+            let visited = Visited::of(seen)?;
+            if is_range
+                && let Some(bytes) = visited.cost_bytes(compacted)
+                && visits.add(bytes).is_break()
+            {
+                return Ok(ControlFlow::Break(()));
+            }
+            Ok(match &visited {
+                Visited::Live(live) => visit(live),
+                Visited::Deleted(..) | Visited::Later => ControlFlow::Continue(()),
+            })
+        })?;
         Ok(())
     }
 

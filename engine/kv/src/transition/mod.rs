@@ -66,6 +66,8 @@ pub(super) struct Transition<'a, S: Store> {
     returned: Returned,
     /// How to undo its changes, while that may be needed.
     undo: Option<Undo>,
+    /// The revision before the step: all of history up to it is in the store.
+    began_at: Revision,
     state: MachineState,
     membership: Arc<Membership>,
     batch: WriteBatch,
@@ -105,6 +107,7 @@ impl<'a, S: Store> Transition<'a, S> {
             visit_bounds: VisitBounds::ALL,
             returned: Returned::NONE,
             undo: None,
+            began_at: state.revision,
             state,
             membership,
             batch,
@@ -117,8 +120,9 @@ impl<'a, S: Store> Transition<'a, S> {
         self.visit_bounds = bounds;
     }
 
-    /// Adds the effects of one entry.
-    pub(super) fn apply(&mut self, entry: &Entry) -> Result<Outcome, StoreError> {
+    /// Adds the effects of one entry; `None` if it has to begin a step, because it may read history
+    /// that this one has not written yet.
+    pub(super) fn apply(&mut self, entry: &Entry) -> Result<Option<Outcome>, StoreError> {
         self.visits = Visits::UNBOUNDED;
         self.records = 1;
         let outcome = match entry.kind {
@@ -129,6 +133,7 @@ impl<'a, S: Store> Transition<'a, S> {
             }
             EntryKind::Command => {
                 match Request::decode_up_to(self.reads_max, entry.data.clone())? {
+                    Ok(logged) if self.is_too_late_for(&logged.request.command) => return Ok(None),
                     Ok(logged) => self.request(entry.index, logged)?,
                     Err(reason) => Outcome::Rejected(reason),
                 }
@@ -136,14 +141,20 @@ impl<'a, S: Store> Transition<'a, S> {
         };
         self.state.applied_index = entry.index;
         self.state.applied_term = entry.term;
-        Ok(outcome)
+        Ok(Some(outcome))
+    }
+
+    fn is_too_late_for(&self, command: &Command) -> bool {
+        self.state.revision > self.began_at && command.reads_past()
     }
 
     /// For [`dengine_planted::Bug::OlderCommandSkipped`] only: whether the previous program wrote
     /// the entry.
     fn is_older(&self, entry: &Entry) -> bool {
-        let newest = CommandVersion::CURRENT;
-        self.reads_max == newest && entry.data.first().is_some_and(|it| *it < newest.number())
+        let is_newest = self.reads_max == CommandVersion::CURRENT;
+        // What version 3 can say is still written as that.
+        let version = CommandVersion::V3.number();
+        is_newest && entry.data.first().is_some_and(|it| *it < version)
     }
 
     /// How many records the last entry visited of those that [`Command::records`] counts; at least
@@ -218,10 +229,18 @@ impl<'a, S: Store> Transition<'a, S> {
             Command::Put {
                 key,
                 value,
+                ignore_value,
                 prev_kv,
                 ttl_ms,
                 lease,
             } => {
+                let value = match ignore_value {
+                    true => self.value_of(&key)?,
+                    false => Some(value),
+                };
+                let Some(value) = value else {
+                    return Ok(Outcome::Refused(Refusal::KeyNotFound));
+                };
                 if let Err(refusal) = self.check_put(&key, lease)? {
                     return Ok(Outcome::Refused(refusal));
                 }
@@ -248,7 +267,7 @@ impl<'a, S: Store> Transition<'a, S> {
                 value,
                 ttl_ms,
             } => self.compare_and_swap(key, &expected, value, ttl_ms),
-            Command::Batch(batch) => self.batch(batch),
+            Command::Batch(batch) => self.batch(&batch),
             Command::Compact { revision } => Ok(self.compact(revision)),
             Command::OpenSession { ttl_ms } => Ok(self.open_session(index, ttl_ms)),
             Command::KeepAlive { session } => self.keep_alive(index, session),

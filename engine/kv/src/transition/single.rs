@@ -34,6 +34,11 @@ impl<S: Store> Transition<'_, S> {
         Ok(prev.filter(|_| prev_kv))
     }
 
+    /// The value of a key, which a put is to keep.
+    pub(super) fn value_of(&mut self, key: &Bytes) -> Result<Option<Bytes>, StoreError> {
+        Ok(self.newest(key, true)?.map(|kv| kv.value))
+    }
+
     /// The pairs that a delete removes; or a refusal, if its ranges exceed the rest (`room`) of
     /// what one command may delete.
     pub(super) fn doomed(

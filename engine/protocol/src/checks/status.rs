@@ -71,9 +71,11 @@ pub fn handed_on(status: &Status) -> Status {
 pub fn refusal_status(refusal: &Refusal) -> Status {
     let code = match refusal {
         Refusal::DuplicateKey
+        | Refusal::KeyNotFound
         | Refusal::NotForSessions
         | Refusal::DeletesTooMuch { .. }
-        | Refusal::RangesTooLarge { .. } => Code::InvalidArgument,
+        | Refusal::RangesTooLarge { .. }
+        | Refusal::ReadsTooMuch { .. } => Code::InvalidArgument,
         Refusal::Future { .. } | Refusal::Compacted { .. } => Code::OutOfRange,
         Refusal::UnknownSession(_) | Refusal::KeyNotFound | Refusal::LeaseNotFound(_) => {
             Code::NotFound

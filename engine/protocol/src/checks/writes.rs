@@ -116,6 +116,7 @@ impl Mutation for PutRequest {
         Ok(Command::Put {
             key: self.key.clone(),
             value: self.value.clone(),
+            ignore_value: false,
             prev_kv: self.prev_kv,
             ttl_ms: self.ttl_ms,
             lease: PutLease::None,

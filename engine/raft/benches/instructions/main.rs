@@ -155,6 +155,7 @@ fn put(number: u64, value: &Bytes) -> Request {
         command: Command::Put {
             key: Bytes::copy_from_slice(&number.to_be_bytes()),
             value: value.clone(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
             lease: PutLease::None,

@@ -199,6 +199,7 @@ mod tests {
         let command = Command::Put {
             key: Bytes::from("k"),
             value: Bytes::from(vec![1; value_bytes]),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
             lease: PutLease::None,

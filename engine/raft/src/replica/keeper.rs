@@ -360,6 +360,7 @@ mod tests {
         Request::from(Command::Put {
             key: key.to_owned().into(),
             value: Bytes::new(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 1,
             lease: PutLease::None,

@@ -1,7 +1,7 @@
 //! Writes whose turn has come: until they are proposed together, and then until each is committed
 //! or known not to be.
 
-use bytes::Bytes;
+use dengine_kv::CommandVersion;
 use dengine_planted::planted;
 use dengine_types::{Entry, Index};
 
@@ -9,6 +9,7 @@ use super::Replica;
 use super::pace::load;
 use super::pending::{Fate, Run};
 use super::turns::{Proposer, QueuedWrite, Writer};
+use super::versions::is_newer;
 use crate::consensus::{LogRead, Proposal, Refusal};
 use crate::input::{EncodedCommand, Token};
 use crate::output::Output;
@@ -30,6 +31,13 @@ enum Begun {
 }
 
 impl Begun {
+    fn caller(&self) -> Option<Token> {
+        match self {
+            Self::Caller { token, .. } => Some(*token),
+            Self::Leader(_) => None,
+        }
+    }
+
     fn records(&self) -> usize {
         match self {
             Self::Caller { records, .. } => *records,
@@ -51,35 +59,24 @@ impl Proposals {
         self.begun.push(begun);
     }
 
-    /// Has those that are `to_be` written again by `write`, and drops those for which that returns
-    /// nothing. Returns the callers of these.
-    pub(super) fn rewrite(
-        &mut self,
-        to_be: impl Fn(&[u8]) -> bool,
-        write: impl Fn(Bytes) -> Option<Bytes>,
-    ) -> Vec<Token> {
-        if !self.proposals.iter().any(|it| to_be(&it.data)) {
-            return Vec::new();
-        }
-        let mut dropped = Vec::new();
+    /// Takes those out that can't be proposed in this version; returns the callers among theirs.
+    pub(super) fn take_newer(&mut self, version: CommandVersion) -> Vec<Token> {
+        let (mut newer, mut kept) = (Vec::new(), Self::default());
         let Self { proposals, begun } = std::mem::take(self);
         for (proposal, begun) in proposals.into_iter().zip(begun) {
-            let Proposal { context, data } = proposal;
-            let written = match to_be(&data) {
-                true => write(data),
-                false => Some(data),
-            };
-            match (written, begun) {
-                (Some(data), begun) => {
-                    self.proposals.push(Proposal { context, data });
-                    self.begun.push(begun);
-                }
-                (None, Begun::Caller { token, .. }) => dropped.push(token),
-                // It is due again later.
-                (None, Begun::Leader(_)) => {}
+            if is_newer(&proposal.data, version) {
+                newer.extend(begun.caller());
+            } else {
+                kept.proposals.push(proposal);
+                kept.begun.push(begun);
             }
         }
-        dropped
+        *self = kept;
+        newer
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Proposal> {
+        self.proposals.iter_mut()
     }
 
     /// What each of them asks for, in their order.

@@ -109,6 +109,7 @@ impl Member {
         let put = |key: u16| BatchOperation::Put {
             key: [&[client][..], &name, &key.to_be_bytes()].concat().into(),
             value: Bytes::new(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms,
             lease: PutLease::None,

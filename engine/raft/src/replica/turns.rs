@@ -399,6 +399,7 @@ mod tests {
         let put = |key: u32| BatchOperation::Put {
             key: key.to_be_bytes().to_vec().into(),
             value: Bytes::new(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 1,
             lease: PutLease::None,

@@ -16,7 +16,7 @@ use dengine_types::MemberId;
 use dengine_types::sync::atomic::{AtomicU8, Ordering};
 
 use super::{Replica, RequestError};
-use crate::consensus::LogRead;
+use crate::consensus::{LogRead, Role};
 
 /// Of so many members is remembered what they said; a cluster has at most 32. Some say it before
 /// the log has told of them, and a peer that makes up ids takes no room from those with lower ones,
@@ -145,39 +145,50 @@ impl<L: LogRead> Replica<L> {
         self.command_gate.set(self.command_version());
     }
 
-    /// Writes what was encoded too new again, just before it is proposed, and refuses what the
-    /// older version cannot say.
+    /// Writes what was encoded too new again, just before it is proposed, and refuses what no older
+    /// version can say: the members that do not read it would stop.
     pub(super) fn lower_proposals(&mut self) {
         let version = self.command_version();
-        let tokens = self.proposals.rewrite(
-            |data| data.first().is_some_and(|it| *it > version.number()),
-            |data| lowered(data, version),
-        );
-        let reason = "a member does not read such commands, or has not said yet that it does: \
-                      upgrade the remaining members";
-        self.refuse(
-            tokens,
-            RequestError::NotServed {
-                reason: reason.to_owned(),
-            },
-        );
+        let mut any_newer = false;
+        for proposal in self.proposals.iter_mut() {
+            if is_newer(&proposal.data, version) {
+                proposal.data = lowered(std::mem::take(&mut proposal.data), version);
+                any_newer |= is_newer(&proposal.data, version);
+            }
+        }
+        // Where this member does not lead all are refused anyway, and callers sent to the leader.
+        if any_newer && self.consensus.state().role == Role::Leader {
+            let tokens = self.proposals.take_newer(version);
+            let reason = "not every member is known to run a program that can do this: upgrade \
+                          those that `dengine admin status` says to read the oldest commands";
+            self.refuse(
+                tokens,
+                RequestError::NotServed {
+                    reason: reason.to_owned(),
+                },
+            );
+        }
     }
 }
 
-/// The same command in an older version; `None` if that has no such command. What is no command
+/// Whether a command is written in a newer version.
+pub(super) fn is_newer(data: &Bytes, version: CommandVersion) -> bool {
+    data.first().is_some_and(|it| *it > version.number())
+}
+
+/// The same command in an older version, or the oldest one that can say it; what is no command
 /// stays what it is.
-fn lowered(data: Bytes, version: CommandVersion) -> Option<Bytes> {
+fn lowered(data: Bytes, version: CommandVersion) -> Bytes {
     match Request::decode(data.clone()) {
-        Ok(Ok(logged)) if logged.request.command.since() > version => None,
-        Ok(Ok(logged)) => Some(logged.request.encode(version)),
-        _ => Some(data),
+        Ok(Ok(logged)) => logged.request.encode(version),
+        _ => data,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use dengine_kv::{Command, MembershipChange};
-    use dengine_types::{ClusterId, EntryKind, LeaseId};
+    use dengine_kv::{Batch, BatchOperation, Command, MembershipChange};
+    use dengine_types::{ClusterId, EntryKind};
 
     use super::*;
     use crate::input::{EncodedCommand, Input, Write};
@@ -187,6 +198,7 @@ mod tests {
 
     const V2: CommandVersion = CommandVersion::OLDEST;
     const V3: CommandVersion = CommandVersion::V3;
+    const V4: CommandVersion = CommandVersion::V4;
 
     /// Up to which version a release reads changes of members whose newest commands are of this
     /// version.
@@ -324,39 +336,50 @@ mod tests {
         }
     }
 
+    /// A command that takes version 4.
+    fn newest() -> Request {
+        let inner = BatchOperation::Batch(Box::default());
+        Request::from(Command::Batch(Batch {
+            then: vec![inner],
+            ..Batch::default()
+        }))
+    }
+
     #[test]
-    fn what_an_older_version_cannot_say_is_refused_until_every_member_reads_the_newer() {
-        let mut leader = Leader::new(CommandVersion::CURRENT);
+    fn what_no_older_version_can_say_is_refused_until_every_member_reads_it() {
+        let mut leader = Leader::new(V4);
+        let ask = |leader: &mut Leader| {
+            let version = leader.0.replica.command_gate().version();
+            leader.0.ask(Write::Command {
+                command: EncodedCommand::new(newest(), version),
+                from: None,
+            })
+        };
         leader.change(MembershipChange::AddLearner(record(2)));
         leader.0.settle();
-        let grant = |leader: &mut Leader, version| {
-            let command = Command::GrantLease {
-                lease: LeaseId(7),
-                ttl_ms: 1_000,
-            };
-            let before = leader.versions().len();
-            leader.queue_write();
-            leader.0.ask(Write::Command {
-                command: EncodedCommand::new(Request::from(command), version),
-                from: None,
-            });
-            let outputs = leader.0.outputs();
-            let refused = outputs.iter().filter_map(|output| match output {
-                Output::Refused { tokens, error } => Some((tokens.len(), error.retryable())),
-                _ => None,
-            });
-            let refused: Vec<_> = refused.collect();
-            outputs.into_iter().for_each(|it| leader.0.carry_out(it));
-            leader.0.settle();
-            (refused, leader.versions().len() - before)
-        };
-        for version in CommandVersion::ALL {
-            // The one beside it is written.
-            assert_eq!(grant(&mut leader, version), (vec![(1, true)], 1));
+        let before = leader.versions().len();
+        let asked = ask(&mut leader);
+        leader.queue_write();
+        let mut refused = Vec::new();
+        for output in leader.0.outputs() {
+            match output {
+                Output::Refused { tokens, error } => refused.push((tokens, error.retryable())),
+                other => leader.0.carry_out(other),
+            }
         }
-        leader.hear(2, Hello, CommandVersion::V4);
-        assert_eq!(grant(&mut leader, V2), (vec![], 2));
-        assert_eq!(leader.versions().last(), Some(&4));
+        leader.0.settle();
+        assert_eq!(refused, [(vec![asked], true)]);
+        assert_eq!(
+            leader.versions()[before..],
+            [2],
+            "the other one is proposed"
+        );
+        leader.hear(2, Hello, V4);
+        ask(&mut leader);
+        leader.queue_write();
+        leader.0.settle();
+        let newer = &leader.versions()[before + 1..];
+        assert_eq!(newer, [4, 3], "what version 3 can say is written as that");
     }
 
     #[test]
@@ -402,10 +425,13 @@ mod tests {
     fn what_is_no_command_is_proposed_as_it_is() {
         for data in [&[][..], &[3], &[3, 0xff], &[200, 1]] {
             let data = Bytes::copy_from_slice(data);
-            assert_eq!(lowered(data.clone(), V2), Some(data));
+            assert_eq!(lowered(data.clone(), V2), data);
         }
         let command = Command::OpenSession { ttl_ms: 7 };
         let of = |version| Request::from(command.clone()).encode(version);
-        assert_eq!(lowered(of(V3), V2), Some(of(V2)));
+        assert_eq!(lowered(of(V3), V2), of(V2));
+        // It would mean something else.
+        let data = newest().encode(V4);
+        assert_eq!(lowered(data.clone(), V2), data);
     }
 }

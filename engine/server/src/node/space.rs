@@ -269,6 +269,7 @@ mod tests {
         let put = Command::Put {
             key: "k".into(),
             value: "v".into(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
             lease: PutLease::None,
@@ -282,6 +283,7 @@ mod tests {
         let puts = batch(vec![BatchOperation::Put {
             key: "k".into(),
             value: "v".into(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
             lease: PutLease::None,

@@ -41,6 +41,7 @@ pub(crate) fn put(key: &str) -> Command {
     Command::Put {
         key: key.to_owned().into(),
         value: "v".into(),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
         lease: PutLease::None,

@@ -176,6 +176,7 @@ fn entry(index: u64) -> Entry {
         Command::Put {
             key,
             value: Bytes::from(vec![index.to_be_bytes()[7]; 100]),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
             lease: PutLease::None,

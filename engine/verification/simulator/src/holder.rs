@@ -152,6 +152,7 @@ impl Holder {
             What::Put(lease) => Some(Command::Put {
                 key: self.some_key(),
                 value: Bytes::from(self.requests.to_string()),
+                ignore_value: false,
                 prev_kv: false,
                 ttl_ms: 0,
                 lease,

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use super::Model;
 use crate::{
     Batch, BatchOperation, ChangesQuery, Command, Compare, CompareTarget, Expected, ExpiredKey,
-    KeyRange, LeaseCheckpoint, PageLimits, PutLease, RangeQuery, Relation, Request, SessionStamp,
-    Stamp,
+    KeyRange, LeaseCheckpoint, PageLimits, PutLease, RangeQuery, RangeRead, Relation, Request,
+    RevisionBounds, Selection, SessionStamp, SortBy, SortOrder, Stamp,
 };
 
 /// A request that is resolved when it is applied, by the state at that time.
@@ -44,6 +44,7 @@ pub(super) enum Step {
     Get(Bytes, u64),
     Range(RangeQuery),
     Changes(ChangesQuery),
+    Batch(Batch),
     /// This many steps of the collector, of this many changes.
     Collect(usize, usize),
     Reopen,
@@ -59,6 +60,11 @@ impl Draft {
             SessionId(found.map_or(u64::MAX, |id| **id))
         };
         let command = match &self.command {
+            DraftCommand::Ready(Command::Batch(batch)) => {
+                let mut batch = batch.clone();
+                at_revisions(&mut batch, &|number| model.revision_at(number));
+                Command::Batch(batch)
+            }
             DraftCommand::Ready(command) => command.clone(),
             DraftCommand::Compact(behind) => Command::Compact {
                 revision: Revision(model.revision.saturating_add_signed(-behind)),
@@ -102,6 +108,19 @@ impl Draft {
         Request {
             session: self.stamp.as_ref().map(stamp),
             command,
+        }
+    }
+}
+
+/// Counts the revisions that it reads at from the one before the compact revision.
+pub(super) fn at_revisions(batch: &mut Batch, revision_at: &impl Fn(u64) -> u64) {
+    for operation in batch.then.iter_mut().chain(&mut batch.otherwise) {
+        match operation {
+            BatchOperation::Range(read) => {
+                read.revision = read.revision.map(|it| Revision(revision_at(it.0)));
+            }
+            BatchOperation::Batch(inner) => at_revisions(inner, revision_at),
+            _ => {}
         }
     }
 }
@@ -157,6 +176,11 @@ fn lease_command() -> impl Strategy<Value = Command> {
     ]
 }
 
+/// Whether the value is kept, and the previous pair returned.
+fn put_flags() -> impl Strategy<Value = (bool, bool)> {
+    (prop::bool::weighted(0.2), any::<bool>())
+}
+
 pub(super) fn keys() -> impl Strategy<Value = KeyRange> {
     prop_oneof![
         key().prop_map(KeyRange::One),
@@ -187,11 +211,11 @@ fn compare() -> impl Strategy<Value = Compare> {
     })
 }
 
-fn operation() -> impl Strategy<Value = BatchOperation> {
+fn single_operation() -> impl Strategy<Value = BatchOperation> {
     prop_oneof![
-        3 => (key(), value(), any::<bool>(), ttl_ms(), put_lease()).prop_map(
-            |(key, value, prev_kv, ttl_ms, lease)| {
-                BatchOperation::Put { key, value, prev_kv, ttl_ms, lease }
+        3 => (key(), value(), put_flags(), ttl_ms(), put_lease()).prop_map(
+            |(key, value, (ignore_value, prev_kv), ttl_ms, lease)| BatchOperation::Put {
+                key, value, ignore_value, prev_kv, ttl_ms, lease,
             }
         ),
         1 => (keys(), any::<bool>())
@@ -203,14 +227,74 @@ fn operation() -> impl Strategy<Value = BatchOperation> {
     ]
 }
 
-fn batch() -> impl Strategy<Value = Batch> {
-    let operations = || prop::collection::vec(operation(), 0..4);
-    let compares = prop::collection::vec(compare(), 0..2);
-    (compares, operations(), operations()).prop_map(|(compares, then, otherwise)| Batch {
-        compares,
-        then,
-        otherwise,
+fn bounds() -> impl Strategy<Value = RevisionBounds> {
+    let bound = || prop::option::weighted(0.2, (0..30_u64).prop_map(Revision));
+    (bound(), bound()).prop_map(|(min, max)| RevisionBounds { min, max })
+}
+
+fn selection() -> impl Strategy<Value = Selection> {
+    let order = prop::sample::select(vec![
+        SortOrder::None,
+        SortOrder::Ascending,
+        SortOrder::Descending,
+    ]);
+    let by = prop::sample::select(vec![
+        SortBy::Key,
+        SortBy::Version,
+        SortBy::CreateRevision,
+        SortBy::ModRevision,
+        SortBy::Value,
+    ]);
+    (order, by, bounds(), bounds()).prop_map(|(order, by, mod_revisions, create_revisions)| {
+        Selection {
+            order,
+            by,
+            mod_revisions,
+            create_revisions,
+        }
     })
+}
+
+fn range_read() -> impl Strategy<Value = RangeRead> {
+    let revision = prop::option::of((0..12_u64).prop_map(Revision));
+    let flags = (any::<bool>(), prop::bool::weighted(0.2));
+    (keys(), revision, 0..4_u64, flags, selection()).prop_map(
+        |(keys, revision, limit, (keys_only, count_only), selection)| RangeRead {
+            keys,
+            revision,
+            limit,
+            keys_only,
+            count_only,
+            selection,
+        },
+    )
+}
+
+/// With batches within batches up to this depth.
+fn operation(depth: usize) -> BoxedStrategy<BatchOperation> {
+    let range = || range_read().prop_map(|read| BatchOperation::Range(Box::new(read)));
+    if depth == 0 {
+        return prop_oneof![5 => single_operation(), 1 => range()].boxed();
+    }
+    let inner = batch_within(depth - 1).prop_map(|batch| BatchOperation::Batch(Box::new(batch)));
+    prop_oneof![5 => single_operation(), 1 => range(), 1 => inner].boxed()
+}
+
+fn batch_within(depth: usize) -> BoxedStrategy<Batch> {
+    let operations = || prop::collection::vec(operation(depth), 0..4);
+    let compares = prop::collection::vec(compare(), 0..2);
+    let batch = (compares, operations(), operations());
+    batch
+        .prop_map(|(compares, then, otherwise)| Batch {
+            compares,
+            then,
+            otherwise,
+        })
+        .boxed()
+}
+
+pub(super) fn batch() -> impl Strategy<Value = Batch> {
+    batch_within(2)
 }
 
 fn data_command() -> impl Strategy<Value = Command> {
@@ -219,9 +303,9 @@ fn data_command() -> impl Strategy<Value = Command> {
         value().prop_map(Expected::Value),
     ];
     prop_oneof![
-        6 => (key(), value(), any::<bool>(), ttl_ms(), put_lease()).prop_map(
-            |(key, value, prev_kv, ttl_ms, lease)| {
-                Command::Put { key, value, prev_kv, ttl_ms, lease }
+        6 => (key(), value(), put_flags(), ttl_ms(), put_lease()).prop_map(
+            |(key, value, (ignore_value, prev_kv), ttl_ms, lease)| Command::Put {
+                key, value, ignore_value, prev_kv, ttl_ms, lease,
             }
         ),
         2 => (keys(), any::<bool>()).prop_map(|(keys, prev_kv)| Command::Delete { keys, prev_kv }),
@@ -296,6 +380,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         2 => (key(), 0..30_u64).prop_map(|(key, at)| Step::Get(key, at)),
         2 => range_query().prop_map(Step::Range),
         2 => changes_query().prop_map(Step::Changes),
+        2 => batch().prop_map(Step::Batch),
         1 => (1..4_usize, 0..20_usize).prop_map(|(steps, max)| Step::Collect(steps, max)),
         1 => Just(Step::Reopen),
     ]

@@ -4,10 +4,7 @@ use bytes::Bytes;
 use dengine_types::{Index, LeaseId, Revision};
 
 use super::Model;
-use crate::{
-    BatchOperation, Command, KeyRange, LeaseCheckpoint, LeaseEnd, LeaseInfo, Outcome, PutLease,
-    Refusal,
-};
+use crate::{Command, KeyRange, LeaseCheckpoint, LeaseEnd, LeaseInfo, Outcome, PutLease, Refusal};
 
 #[derive(Clone, Copy)]
 pub(super) struct ModelLease {
@@ -37,22 +34,14 @@ impl Model {
         now.into_iter().map(|kv| kv.key).collect()
     }
 
-    pub(super) fn refuses_put(&self, key: &Bytes, lease: PutLease) -> Option<Outcome> {
-        let refusal = match lease {
+    pub(super) fn refuses_put(&self, key: &Bytes, lease: PutLease) -> Option<Refusal> {
+        match lease {
             PutLease::Attach(lease) if !self.leases.contains_key(&lease) => {
-                Refusal::LeaseNotFound(lease)
+                Some(Refusal::LeaseNotFound(lease))
             }
-            PutLease::Keep if self.get(key, self.revision).is_none() => Refusal::KeyNotFound,
-            _ => return None,
-        };
-        Some(Outcome::Refused(refusal))
-    }
-
-    pub(super) fn refuses_puts(&self, operations: &[BatchOperation]) -> Option<Outcome> {
-        operations.iter().find_map(|operation| match operation {
-            BatchOperation::Put { key, lease, .. } => self.refuses_put(key, *lease),
+            PutLease::Keep if self.get(key, self.revision).is_none() => Some(Refusal::KeyNotFound),
             _ => None,
-        })
+        }
     }
 
     pub(super) fn lease_command(&mut self, index: u64, command: &Command) -> Outcome {

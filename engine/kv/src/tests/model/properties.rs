@@ -4,13 +4,13 @@ use bytes::Bytes;
 use dengine_types::{Entry, EntryKind, Index, LeaseId, Revision, SessionId};
 use proptest::prelude::*;
 
-use super::generate::{Draft, Step, draft, step};
+use super::generate::{Draft, Step, at_revisions, draft, step};
 use super::{Model, VISIT_BOUNDS};
 use crate::store::{MemoryStore, WriteBatch};
 use crate::tests::{all_collected, entry};
 use crate::{
-    ChangesQuery, CommandVersion, Event, KeyRange, LeaseInfo, LogicalHash, Outcome, RangeQuery,
-    ReadError, Stamp, StateMachine, Store,
+    Batch, ChangesQuery, Command, CommandVersion, Event, KeyRange, LeaseInfo, LogicalHash, Outcome,
+    RangeQuery, ReadError, Refusal, Stamp, StateMachine, Store,
 };
 
 type Machine = StateMachine<MemoryStore>;
@@ -77,6 +77,19 @@ fn check_range(model: &Model, machine: &Machine, query: &RangeQuery) {
         expected.iter_mut().for_each(|kv| kv.value = Bytes::new());
     }
     assert_eq!(result.kvs, expected);
+}
+
+/// A batch that changes nothing is answered without an entry as it would be with one, except for
+/// the limits of visits, which the model has smaller.
+fn check_batch(model: &Model, machine: &Machine, batch: &Batch) {
+    let found = machine.reader().batch(batch).expect("read");
+    let mut model = model.clone();
+    let expected = model.apply(0, &Command::Batch(batch.clone()).into());
+    match expected {
+        _ if !batch.reads_only() => assert_eq!(found, None),
+        Outcome::Refused(Refusal::RangesTooLarge { .. }) => {}
+        expected => assert_eq!(found, Some(expected)),
+    }
 }
 
 /// A watch that continues from the end of each result sees all of history, whatever the limits.
@@ -215,6 +228,10 @@ fn check(steps: Vec<Step>) {
             Step::Range(mut query) => {
                 query.revision = query.revision.map(|at| Revision(model.revision_at(at.0)));
                 check_range(&model, &machine, &query);
+            }
+            Step::Batch(mut batch) => {
+                at_revisions(&mut batch, &|number| model.revision_at(number));
+                check_batch(&model, &machine, &batch);
             }
             Step::Changes(mut query) => {
                 query.from.revision = Revision(model.revision_at(query.from.revision.0));

@@ -22,6 +22,7 @@ fn put(value: u64) -> Command {
     Command::Put {
         key: KEY,
         value: Bytes::copy_from_slice(&value.to_be_bytes()),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
         lease: PutLease::None,

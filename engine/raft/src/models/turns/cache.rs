@@ -18,6 +18,7 @@ fn put(index: u64, key: Bytes) -> Entry {
     let command = Command::Put {
         key,
         value: Bytes::from_static(b"v"),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
         lease: PutLease::None,

@@ -208,6 +208,7 @@ fn write(inbox: &Inbox, reader: &Reader<MemoryStore>) {
         let put = Command::Put {
             key: KEY,
             value: Bytes::from(vec![7; VALUE_BYTES]),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
             lease: PutLease::None,

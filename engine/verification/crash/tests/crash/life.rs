@@ -356,6 +356,7 @@ fn entry(index: Index, term: Term, salt: u64) -> Entry {
         _ => Command::Put {
             key,
             value,
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
             lease: PutLease::None,

@@ -29,6 +29,7 @@ fn held_by(command: Command) -> usize {
         apply(Command::Put {
             key: key(number),
             value: vec![7; VALUE_BYTES].into(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
             lease: PutLease::None,
@@ -43,6 +44,7 @@ fn what_a_batch_returns_of_the_past_is_bounded_before_it_is_copied() {
     let put = |number| BatchOperation::Put {
         key: key(number),
         value: Bytes::new(),
+        ignore_value: false,
         prev_kv: true,
         ttl_ms: 0,
         lease: PutLease::None,

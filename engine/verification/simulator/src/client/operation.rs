@@ -13,7 +13,7 @@ use dengine_kv::{
 use dengine_raft::replica::{LeaderHint, RequestError};
 use dengine_types::Revision;
 
-use super::ranges::{deleted, is_range, just, keys_of, replies_of, some_range, steps_of};
+use super::ranges::{deleted, is_range, just, keys_of, nested, replies_of, some_range, steps_of};
 use super::{Outcome, Want};
 use crate::random::Random;
 
@@ -124,8 +124,11 @@ impl Memory {
         }
         let then = steps(random, habits, &format!("{unique}y"));
         let otherwise = steps(random, habits, &format!("{unique}n"));
+        let asked: Vec<_> = compares.iter().map(compare).collect();
+        let then = nested(then, &asked, true, unique);
+        let otherwise = nested(otherwise, &asked, false, unique);
         let command = Command::Batch(Batch {
-            compares: compares.iter().map(compare).collect(),
+            compares: asked,
             then: then.clone(),
             otherwise: otherwise.clone(),
         });
@@ -195,6 +198,7 @@ pub(super) fn put(key: String, value: String, ttl_ms: u64) -> (Call, Want) {
     let command = Command::Put {
         key: Bytes::from(key.clone()),
         value: Bytes::from(value.clone()),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms,
         lease: PutLease::None,
@@ -247,6 +251,7 @@ fn put_step(key: String, value: String, ttl_ms: u64) -> BatchOperation {
     BatchOperation::Put {
         key: Bytes::from(key),
         value: Bytes::from(value),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms,
         lease: PutLease::None,

@@ -125,6 +125,7 @@ impl Stream {
         let put = Command::Put {
             key: Bytes::from_static(b"key"),
             value: Bytes::from_static(b"newer"),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
             lease: PutLease::None,
