@@ -9,8 +9,8 @@ use dengine_types::{Entry, Index, Revision, SessionId, Term};
 use super::damage::Damage;
 use super::key_cache::{self, KeyCache};
 use super::layout::{
-    FORMAT_KEY, MEMBERSHIP_KEY, MachineState, STATE_KEY, check_format, decode_membership,
-    decode_state, encode_format, encode_state, session_range,
+    FORMAT_KEY, FORMAT_OLDEST, MEMBERSHIP_KEY, MachineState, STATE_KEY, check_format,
+    decode_membership, decode_state, encode_format, encode_state, session_range,
 };
 use super::store::{Cursor, Reclaimed, Scope, Store, StoreError, WriteBatch};
 use super::transition::{Finished, Transition};
@@ -148,6 +148,16 @@ impl<S: Store> StateMachine<S> {
     #[must_use]
     pub fn membership(&self) -> Arc<Membership> {
         Arc::clone(&self.membership)
+    }
+
+    /// Which commands a member has to read that takes part: one that reads less can neither open
+    /// this state nor have come to it.
+    #[must_use]
+    pub fn commands_needed(&self) -> CommandVersion {
+        match self.state.format {
+            FORMAT_OLDEST => CommandVersion::OLDEST,
+            _ => CommandVersion::V4,
+        }
     }
 
     /// All leases as of the last applied entry.

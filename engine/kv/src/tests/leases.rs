@@ -131,7 +131,7 @@ fn all_keys_of_a_lease_go_in_one_revision_in_their_order() {
         assert_eq!(event.kind, EventKind::Delete);
         assert_eq!(event.prev.as_ref().map(|kv| kv.lease), Some(LEASE));
     }
-    assert_eq!(show(&machine, "c", None), "w 6/9/2");
+    assert_eq!(show(&machine, "c", None), "w 5/8/2");
     assert_eq!(
         apply(&mut machine, revoke(LEASE)),
         refused(Refusal::LeaseNotFound(LEASE))

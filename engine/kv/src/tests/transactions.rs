@@ -475,7 +475,7 @@ fn batches_are_within_each_other_to_a_bound() {
         outcome,
         "the session's answer is as it was"
     );
-    let too_deep = [BATCH_DEPTH_MAX + 1, 60, 1_000].map(nested);
+    let too_deep = [BATCH_DEPTH_MAX + 1, 60, 200].map(nested);
     for batch in too_deep {
         let outcome = apply(&mut machine, Command::Batch(batch));
         let is_malformed = matches!(outcome, Outcome::Rejected(CommandError::Malformed(_)));

@@ -77,9 +77,7 @@ pub fn refusal_status(refusal: &Refusal) -> Status {
         | Refusal::RangesTooLarge { .. }
         | Refusal::ReadsTooMuch { .. } => Code::InvalidArgument,
         Refusal::Future { .. } | Refusal::Compacted { .. } => Code::OutOfRange,
-        Refusal::UnknownSession(_) | Refusal::KeyNotFound | Refusal::LeaseNotFound(_) => {
-            Code::NotFound
-        }
+        Refusal::UnknownSession(_) | Refusal::LeaseNotFound(_) => Code::NotFound,
         Refusal::Acknowledged { .. } => Code::FailedPrecondition,
         Refusal::LeaseExists(_) => Code::AlreadyExists,
         Refusal::WindowFull { .. } | Refusal::TooManySessions(_) | Refusal::TooManyLeases(_) => {

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dengine_kv::{Applied, Membership, MembershipChange, Outcome, StateMachine, Store, StoreError};
+use dengine_kv::{
+    Applied, CommandVersion, Membership, MembershipChange, Outcome, StateMachine, Store, StoreError,
+};
 use dengine_types::{Entry, EntryKind, Index, Moment, Revision};
 
 use super::lessor::LeaseChange;
@@ -31,6 +33,8 @@ pub struct AppliedRange {
     pub bytes: u64,
     /// The membership changes among them that were accepted, in order.
     pub changes: Vec<ConfigChange>,
+    /// What a member has to read to take part from then on.
+    pub commands_needed: CommandVersion,
     /// What they did to leases, in order.
     pub leases: Vec<LeaseChange>,
     /// The members after them, if they changed.
@@ -116,6 +120,7 @@ impl<S: Store> Applier<S> {
             entries: applied.len(),
             records: applied.iter().map(|it| it.records).sum(),
             bytes,
+            commands_needed: self.machine.commands_needed(),
             leases: applied.iter().flat_map(LeaseChange::of).collect(),
             membership: (!changes.is_empty()).then(|| self.machine.membership()),
             changes,
@@ -180,7 +185,7 @@ pub(super) fn config_change(change: &MembershipChange) -> ConfigChange {
 mod tests {
     use bytes::Bytes;
     use dengine_kv::store::MemoryStore;
-    use dengine_kv::{Command, CommandVersion, Member, PutLease, Request};
+    use dengine_kv::{Command, Member, PutLease, Request};
     use dengine_types::{ClusterId, MemberId, Term};
 
     use super::*;
@@ -272,6 +277,7 @@ mod tests {
             records: 41,
             bytes,
             changes: vec![added(ConfigChangeKind::AddLearner, 2)],
+            commands_needed: CommandVersion::OLDEST,
             leases: Vec::new(),
             membership: Some(applier.machine().membership()),
         };

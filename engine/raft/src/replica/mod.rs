@@ -213,7 +213,7 @@ impl<L: LogRead + Clone> Replica<L> {
             reads: Reads::default(),
             lease: Arc::default(),
             leases: Leases::of(machine)?,
-            announced: Announced::new(machine.commands_read_max()),
+            announced: Announced::new(machine.commands_read_max(), machine.commands_needed()),
             command_gate: Arc::default(),
             counts: Counts::default(),
             removed,
@@ -434,6 +434,7 @@ impl<L: LogRead> Replica<L> {
         let timeout = self.config.election_timeout;
         self.keeping_up.look(index, self.now, timeout);
         self.revision = range.revision;
+        self.announced.needed = range.commands_needed;
         if let Some(membership) = range.membership {
             self.announced.retain(&membership);
             self.membership = membership;

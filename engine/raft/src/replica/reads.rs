@@ -132,7 +132,7 @@ mod tests {
     use std::time::Duration;
 
     use dengine_kv::store::MemoryStore;
-    use dengine_kv::{Member, Membership, StateMachine};
+    use dengine_kv::{CommandVersion, Member, Membership, StateMachine};
     use dengine_log::conformance::small_options;
     use dengine_log::memory::MemoryDisk;
     use dengine_log::{Batch, Log, LogReader};
@@ -363,6 +363,7 @@ mod tests {
                 records: 1,
                 bytes: 1,
                 changes: Vec::new(),
+                commands_needed: CommandVersion::OLDEST,
                 leases: Vec::new(),
                 membership: Some(Arc::new(membership)),
             };
