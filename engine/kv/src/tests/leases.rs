@@ -3,13 +3,14 @@
 use dengine_types::{LeaseId, Revision};
 
 use super::{Machine, apply, bytes, command_entry, delete, everything, machine, put, run, show};
-use crate::layout::{FORMAT_KEY, FORMAT_OLDEST, FORMAT_VERSION, MachineState, STATE_KEY};
-use crate::layout::{decode_state, encode_state};
+use crate::layout::{
+    FORMAT_KEY, FORMAT_OLDEST, FORMAT_VERSION, MachineState, STATE_KEY, decode_state, encode_state,
+};
 use crate::store::{MemoryStore, WriteBatch};
 use crate::{
-    Batch, BatchOperation, ChangesQuery, Command, CommandVersion, EventKind, Expected, KeyRange,
-    LEASES_MAX, LeaseCheckpoint, LeaseEnd, Outcome, PutLease, Refusal, Request, StateMachine,
-    Store,
+    Batch, BatchOperation, ChangesQuery, Command, CommandVersion, Compare, CompareTarget,
+    EventKind, Expected, KeyRange, LEASES_MAX, LeaseCheckpoint, LeaseEnd, Outcome, PutLease,
+    Refusal, Relation, Request, StateMachine, Store,
 };
 
 const LEASE: LeaseId = LeaseId(7);
@@ -349,7 +350,6 @@ fn the_format_is_raised_by_the_first_command_that_older_programs_do_not_read() {
 
 #[test]
 fn a_comparison_with_a_lease_takes_none_for_zero() {
-    use crate::{Compare, CompareTarget, Relation};
     let mut machine = machine();
     run(
         &mut machine,
