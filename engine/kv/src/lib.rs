@@ -43,7 +43,8 @@ pub mod watch;
 pub use collector::{Collected, Collector};
 pub use command::{
     Batch, BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, Expected,
-    ExpiredKey, LoggedRequest, RangeRead, Relation, Request, SessionStamp,
+    ExpiredKey, LeaseCheckpoint, LoggedRequest, PutLease, RangeRead, Relation, Request,
+    SessionStamp,
 };
 pub use expiry::{DueSession, Expiry, RETRY as EXPIRY_RETRY};
 pub use key_cache::KeyCacheUsage;
@@ -51,9 +52,9 @@ pub use key_range::KeyRange;
 pub use layout::Stamp;
 pub use machine::{Flusher, StateMachine};
 pub use membership::{Member, Membership, MembershipChange, MembershipRefusal};
-pub use outcome::{Applied, BatchAnswer, Outcome, Refusal, RunningRevision};
+pub use outcome::{Applied, BatchAnswer, LeaseEnd, Outcome, Refusal, RunningRevision};
 pub use reader::{
-    Changes, ChangesQuery, Event, EventKind, ExpiringKey, Gets, LogicalHash, PageLimits,
+    Changes, ChangesQuery, Event, EventKind, ExpiringKey, Gets, LeaseInfo, LogicalHash, PageLimits,
     RangeQuery, RangeResult, ReadError, Reader, SessionInfo, Survey, Want,
 };
 pub use retention::{Retention, RetentionSetting};
@@ -61,7 +62,7 @@ pub use selection::{RevisionBounds, Selected, Selection, SortBy, SortOrder};
 pub use store::{Store, StoreError};
 
 use bytes::Bytes;
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 
 // These limits are part of the meaning of commands: members with different limits would diverge. A
 // changed limit needs a new `CommandVersion`, and the old limit for the versions before.
@@ -69,6 +70,8 @@ use dengine_types::Revision;
 /// The maximum number of open sessions. Each costs at most [`SESSION_BYTES_MAX`] and two
 /// [`REPLY_BYTES_MAX`] on disk.
 pub const SESSIONS_MAX: u64 = 10_000;
+/// The maximum number of leases. The leader counts the time of each in memory.
+pub const LEASES_MAX: u64 = 1_000_000;
 /// The maximum number of stored replies of a session. At the limit, all commands but the oldest
 /// open one are refused until the client acknowledges some.
 pub const SESSION_REPLIES_MAX: usize = 256;
@@ -125,4 +128,6 @@ pub struct KeyValue {
     pub version: u64,
     /// The key expires this many milliseconds after its last change; 0 for never.
     pub ttl_ms: u64,
+    /// The lease that it is attached to, with which it is deleted; [`LeaseId::NONE`] for none.
+    pub lease: LeaseId,
 }

@@ -179,6 +179,8 @@ fn size_bytes(kv: &KeyValue) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use dengine_types::LeaseId;
+
     use super::*;
 
     /// Key, created, changed, version.
@@ -196,6 +198,7 @@ mod tests {
             mod_revision: Revision(changed),
             version,
             ttl_ms: 0,
+            lease: LeaseId::NONE,
         };
         pairs.map(pair).to_vec()
     }

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 
 use super::layout::user_key;
 use super::scan::{Found, Seen};
@@ -16,6 +16,11 @@ use super::{
     BATCH_READ_BYTES_MAX, Batch, BatchAnswer, BatchOperation, Compare, CompareTarget, KeyRange,
     KeyValue, RangeRead, Refusal, Relation,
 };
+
+/// What a pair adds to an answer, or to what a command deletes, without its value.
+pub(super) fn pair_bytes(key: &[u8]) -> usize {
+    PAIR_OVERHEAD_BYTES + key.len()
+}
 
 pub(super) enum Live<'a> {
     /// As it is in the store.
@@ -296,6 +301,7 @@ fn holds_for(compare: &Compare, kv: Option<&KeyValue>) -> bool {
         (CompareTarget::Version(wanted), _) => kv.map_or(0, |kv| kv.version).cmp(wanted),
         (CompareTarget::CreateRevision(wanted), _) => revision(|kv| kv.create_revision).cmp(wanted),
         (CompareTarget::ModRevision(wanted), _) => revision(|kv| kv.mod_revision).cmp(wanted),
+        (CompareTarget::Lease(wanted), _) => kv.map_or(LeaseId::NONE, |kv| kv.lease).cmp(wanted),
         (CompareTarget::Value(wanted), Some(kv)) => kv.value.cmp(wanted),
         // A missing value cannot be expressed.
         (CompareTarget::Value(_), None) => return false,

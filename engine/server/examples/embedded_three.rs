@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use dengine::kv::Command;
+use dengine::kv::{Command, PutLease};
 use dengine::types::ClusterId;
 use dengine::{Config, NewMember, Node};
 
@@ -112,6 +112,7 @@ async fn put(node: &Node, key: &str, value: &str) -> Result<(), Box<dyn Error>> 
         ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
+        lease: PutLease::None,
     };
     node.write(put).await?;
     Ok(())

@@ -56,7 +56,11 @@ pub(crate) fn of_parts_proposed(command: &Command) -> usize {
         | Command::KeepAlive { .. }
         | Command::CloseSession { .. }
         | Command::ExpireSession { .. }
-        | Command::ExpireKeys { .. } => 0,
+        | Command::ExpireKeys { .. }
+        | Command::GrantLease { .. }
+        | Command::RevokeLease { .. }
+        | Command::ExpireLease { .. }
+        | Command::CheckpointLeases { .. } => 0,
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dengine::{Config, NewMember, Node, RequestError};
-use dengine_kv::{Command, Outcome};
+use dengine_kv::{Command, Outcome, PutLease};
 use dengine_types::{ClusterId, MemberId, Revision};
 use futures::poll;
 
@@ -62,6 +62,7 @@ fn put(key: &str, value: &str) -> Command {
         ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
+        lease: PutLease::None,
     }
 }
 

@@ -1,9 +1,10 @@
 //! Several operations in one command, after comparisons: a transaction of etcd.
 
 use bytes::Bytes;
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 
 use crate::KeyRange;
+use crate::command::PutLease;
 use crate::selection::Selection;
 
 /// Does `then` if all of `compares` hold, else `otherwise`, in order, in at most one revision.
@@ -48,6 +49,8 @@ pub enum CompareTarget {
     ModRevision(Revision),
     /// Its value, byte by byte.
     Value(Bytes),
+    /// The lease that it is attached to; 0 if to none, or if it does not exist.
+    Lease(LeaseId),
 }
 
 /// One operation of a batch. It sees the effects of those before it.
@@ -63,6 +66,7 @@ pub enum BatchOperation {
         prev_kv: bool,
         /// 0: never expires.
         ttl_ms: u64,
+        lease: PutLease,
     },
     /// As [`Command::Delete`](super::Command::Delete).
     Delete {

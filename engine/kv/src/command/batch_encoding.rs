@@ -1,8 +1,8 @@
 //! Batches as protobuf messages in the log; see `encoding.rs`.
 
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 
-use super::encoding::key_range;
+use super::encoding::{key_range, put_lease, put_lease_record};
 use super::records::{
     BatchRecord, CompareRecord, DeleteRecord, GetRecord, OperationKind, OperationRecord, PutRecord,
     RangeRecord, TargetRecord,
@@ -63,6 +63,7 @@ impl From<Compare> for CompareRecord {
                 CompareTarget::CreateRevision(it) => TargetRecord::CreateRevision(it.0),
                 CompareTarget::ModRevision(it) => TargetRecord::ModRevision(it.0),
                 CompareTarget::Value(it) => TargetRecord::Value(it),
+                CompareTarget::Lease(it) => TargetRecord::Lease(it.0),
             }),
         }
     }
@@ -88,6 +89,7 @@ impl TryFrom<CompareRecord> for Compare {
                 }
                 Some(TargetRecord::ModRevision(it)) => CompareTarget::ModRevision(Revision(it)),
                 Some(TargetRecord::Value(it)) => CompareTarget::Value(it),
+                Some(TargetRecord::Lease(it)) => CompareTarget::Lease(LeaseId(it)),
                 None => return Err(CommandError::Incomplete("target")),
             },
         })
@@ -103,11 +105,13 @@ impl From<BatchOperation> for OperationRecord {
                 ignore_value,
                 prev_kv,
                 ttl_ms,
+                lease,
             } => OperationKind::Put(PutRecord {
                 key,
                 value,
                 prev_kv,
                 ttl_ms,
+                lease: put_lease_record(lease),
                 ignore_value,
             }),
             BatchOperation::Delete { keys, prev_kv } => OperationKind::Delete(DeleteRecord {
@@ -136,6 +140,7 @@ impl From<BatchOperation> for OperationRecord {
 fn operation(record: OperationRecord, depth: usize) -> Result<BatchOperation, CommandError> {
     Ok(match record.kind {
         Some(OperationKind::Put(put)) => BatchOperation::Put {
+            lease: put_lease(put.lease.as_ref()),
             key: put.key,
             value: put.value,
             ignore_value: put.ignore_value,

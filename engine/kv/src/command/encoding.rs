@@ -1,17 +1,18 @@
 //! Requests as protobuf messages in the log. `docs/formats.md` describes the same messages.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use dengine_types::{Index, Revision, SessionId};
+use dengine_types::{Index, LeaseId, Revision, SessionId};
 use prost::Message as _;
 
 use super::records::{
-    CompareAndSwapRecord, DeleteRecord, EndRecord, ExpectedRecord, ExpireKeysRecord,
-    ExpireSessionRecord, ExpiredKeyRecord, KeysRecord, Kind, PutRecord, RequestRecord, StampRecord,
+    CheckpointLeasesRecord, CheckpointRecord, CompareAndSwapRecord, DeleteRecord, EndRecord,
+    ExpectedRecord, ExpireKeysRecord, ExpireLeaseRecord, ExpireSessionRecord, ExpiredKeyRecord,
+    GrantLeaseRecord, KeysRecord, Kind, PutLeaseRecord, PutRecord, RequestRecord, StampRecord,
 };
 use super::version::NotRead;
 use super::{
-    BatchOperation, Command, CommandError, CommandVersion, Expected, ExpiredKey, LoggedRequest,
-    Request, SessionStamp,
+    BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, Expected,
+    ExpiredKey, LeaseCheckpoint, LoggedRequest, PutLease, Request, SessionStamp,
 };
 use crate::{KeyRange, StoreError};
 
@@ -87,18 +88,35 @@ impl Request {
                 BatchOperation::Range(_) | BatchOperation::Batch(_)
             )
         };
+        let is_about_lease = |compare: &Compare| matches!(compare.target, CompareTarget::Lease(_));
         match &mut self.command {
-            Command::Put { ignore_value, .. } => *ignore_value = false,
+            Command::Put {
+                ignore_value,
+                lease,
+                ..
+            } => (*ignore_value, *lease) = (false, PutLease::None),
+            Command::Batch(batch) if batch.compares.iter().any(is_about_lease) => {
+                return Err(CommandError::Incomplete("target"));
+            }
             Command::Batch(batch) if batch.any_operation(&is_unknown) => {
                 return Err(CommandError::Incomplete("operation"));
             }
             Command::Batch(batch) => {
                 for operation in batch.then.iter_mut().chain(&mut batch.otherwise) {
-                    if let BatchOperation::Put { ignore_value, .. } = operation {
-                        *ignore_value = false;
+                    if let BatchOperation::Put {
+                        ignore_value,
+                        lease,
+                        ..
+                    } = operation
+                    {
+                        (*ignore_value, *lease) = (false, PutLease::None);
                     }
                 }
             }
+            Command::GrantLease { .. }
+            | Command::RevokeLease { .. }
+            | Command::ExpireLease { .. }
+            | Command::CheckpointLeases { .. } => return Err(CommandError::Incomplete("kind")),
             _ => {}
         }
         Ok(self)
@@ -137,11 +155,13 @@ impl From<Command> for Kind {
                 ignore_value,
                 prev_kv,
                 ttl_ms,
+                lease,
             } => Self::Put(PutRecord {
                 key,
                 value,
                 prev_kv,
                 ttl_ms,
+                lease: put_lease_record(lease),
                 ignore_value,
             }),
             Command::Delete { keys, prev_kv } => Self::Delete(DeleteRecord {
@@ -173,6 +193,20 @@ impl From<Command> for Kind {
             Command::ExpireKeys { keys } => Self::ExpireKeys(ExpireKeysRecord {
                 keys: keys.into_iter().map(Into::into).collect(),
             }),
+            Command::GrantLease { lease, ttl_ms } => Self::GrantLease(GrantLeaseRecord {
+                lease: lease.0,
+                ttl_ms,
+            }),
+            Command::RevokeLease { lease } => Self::RevokeLease(lease.0),
+            Command::ExpireLease { lease, seen } => Self::ExpireLease(ExpireLeaseRecord {
+                lease: lease.0,
+                seen: seen.0,
+            }),
+            Command::CheckpointLeases { leases } => {
+                Self::CheckpointLeases(CheckpointLeasesRecord {
+                    leases: leases.into_iter().map(Into::into).collect(),
+                })
+            }
         }
     }
 }
@@ -183,6 +217,7 @@ impl TryFrom<Kind> for Command {
     fn try_from(kind: Kind) -> Result<Self, CommandError> {
         Ok(match kind {
             Kind::Put(put) => Self::Put {
+                lease: put_lease(put.lease.as_ref()),
                 key: put.key,
                 value: put.value,
                 ignore_value: put.ignore_value,
@@ -220,7 +255,55 @@ impl TryFrom<Kind> for Command {
             Kind::ExpireKeys(it) => Self::ExpireKeys {
                 keys: it.keys.into_iter().map(Into::into).collect(),
             },
+            Kind::GrantLease(it) => Self::GrantLease {
+                lease: LeaseId(it.lease),
+                ttl_ms: it.ttl_ms,
+            },
+            Kind::RevokeLease(id) => Self::RevokeLease { lease: LeaseId(id) },
+            Kind::ExpireLease(it) => Self::ExpireLease {
+                lease: LeaseId(it.lease),
+                seen: Index(it.seen),
+            },
+            Kind::CheckpointLeases(it) => Self::CheckpointLeases {
+                leases: it.leases.into_iter().map(Into::into).collect(),
+            },
         })
+    }
+}
+
+pub(super) fn put_lease_record(lease: PutLease) -> Option<PutLeaseRecord> {
+    match lease {
+        PutLease::None => None,
+        PutLease::Attach(id) => Some(PutLeaseRecord::Attach(id.0)),
+        PutLease::Keep => Some(PutLeaseRecord::Keep(true)),
+    }
+}
+
+pub(super) fn put_lease(record: Option<&PutLeaseRecord>) -> PutLease {
+    match record {
+        None => PutLease::None,
+        Some(PutLeaseRecord::Attach(id)) => PutLease::Attach(LeaseId(*id)),
+        Some(PutLeaseRecord::Keep(_)) => PutLease::Keep,
+    }
+}
+
+impl From<LeaseCheckpoint> for CheckpointRecord {
+    fn from(checkpoint: LeaseCheckpoint) -> Self {
+        Self {
+            lease: checkpoint.lease.0,
+            remaining_ms: checkpoint.remaining_ms,
+            seen: checkpoint.seen.0,
+        }
+    }
+}
+
+impl From<CheckpointRecord> for LeaseCheckpoint {
+    fn from(record: CheckpointRecord) -> Self {
+        Self {
+            lease: LeaseId(record.lease),
+            remaining_ms: record.remaining_ms,
+            seen: Index(record.seen),
+        }
     }
 }
 

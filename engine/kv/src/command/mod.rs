@@ -9,16 +9,18 @@ mod batch;
 mod batch_encoding;
 mod duplicates;
 mod encoding;
+mod lease;
 mod needed;
 mod operations;
 mod records;
 mod version;
 
 pub use batch::{Batch, BatchOperation, Compare, CompareTarget, RangeRead, Relation};
+pub use lease::{LeaseCheckpoint, PutLease};
 pub use version::CommandVersion;
 
 use bytes::Bytes;
-use dengine_types::{Index, Revision, SessionId};
+use dengine_types::{Index, LeaseId, Revision, SessionId};
 
 use super::KeyRange;
 
@@ -68,6 +70,7 @@ pub enum Command {
         /// The key expires this many milliseconds after the put; 0 for never. Replaces the time to
         /// live of earlier puts.
         ttl_ms: u64,
+        lease: PutLease,
     },
     /// Deletes keys.
     Delete {
@@ -76,6 +79,7 @@ pub enum Command {
         prev_kv: bool,
     },
     /// Sets a key if it is in the expected state.
+    /// Afterwards it is attached to no lease.
     CompareAndSwap {
         key: Bytes,
         /// The required state of the key.
@@ -108,6 +112,26 @@ pub enum Command {
     /// Deletes those of these keys that were not changed since. The leader proposes it, by its own
     /// clock.
     ExpireKeys { keys: Vec<ExpiredKey> },
+    /// Creates a lease.
+    GrantLease {
+        lease: LeaseId,
+        /// How long it lasts unless it is kept alive, in milliseconds.
+        ttl_ms: u64,
+    },
+    /// Ends a lease, and deletes the keys that are attached to it in one revision. If they take
+    /// more than [`RANGE_DELETE_BYTES_MAX`](crate::RANGE_DELETE_BYTES_MAX), the lease is over for
+    /// everybody all the same, and the leader has the rest deleted by [`Self::ExpireLease`].
+    RevokeLease { lease: LeaseId },
+    /// Ends a lease like [`Self::RevokeLease`], or deletes more of what one that has ended has
+    /// left, unless its record was changed since. The leader proposes it, by its own clock.
+    ExpireLease {
+        lease: LeaseId,
+        /// [`LeaseInfo::touched`](super::LeaseInfo::touched) as the leader knows it.
+        seen: Index,
+    },
+    /// Records how much is left of those of these leases whose records were not changed since. The
+    /// leader proposes it, by its own clock.
+    CheckpointLeases { leases: Vec<LeaseCheckpoint> },
 }
 
 /// A key whose time to live is over, unless it was changed since.
@@ -173,7 +197,11 @@ impl Command {
             | Self::KeepAlive { .. }
             | Self::CloseSession { .. }
             | Self::ExpireSession { .. }
-            | Self::ExpireKeys { .. } => None,
+            | Self::ExpireKeys { .. }
+            | Self::GrantLease { .. }
+            | Self::RevokeLease { .. }
+            | Self::ExpireLease { .. }
+            | Self::CheckpointLeases { .. } => None,
         };
         let is_range = |keys: &&KeyRange| !matches!(keys, KeyRange::One(_));
         one.into_iter().chain(of_batch).filter(is_range)
@@ -197,6 +225,7 @@ impl Command {
         match self {
             Self::Batch(batch) => batch.records().max(1),
             Self::ExpireKeys { keys } => keys.len().max(1),
+            Self::CheckpointLeases { leases } => leases.len().max(1),
             Self::Put { .. }
             | Self::Delete { .. }
             | Self::CompareAndSwap { .. }
@@ -205,12 +234,16 @@ impl Command {
             | Self::KeepAlive { .. }
             // The number of the session's replies is not known here.
             | Self::CloseSession { .. }
-            | Self::ExpireSession { .. } => 1,
+            | Self::ExpireSession { .. }
+            | Self::GrantLease { .. }
+            // Nor that of the lease's keys.
+            | Self::RevokeLease { .. }
+            | Self::ExpireLease { .. } => 1,
         }
     }
 
     /// Whether [`Request::session`] may be set. Commands about sessions cannot be repeated by one,
-    /// and those that the leader proposes need not be.
+    /// those about leases are harmless to repeat, and those that the leader proposes need not be.
     #[must_use]
     pub fn may_be_stamped(&self) -> bool {
         match self {
@@ -223,7 +256,11 @@ impl Command {
             | Self::KeepAlive { .. }
             | Self::CloseSession { .. }
             | Self::ExpireSession { .. }
-            | Self::ExpireKeys { .. } => false,
+            | Self::ExpireKeys { .. }
+            | Self::GrantLease { .. }
+            | Self::RevokeLease { .. }
+            | Self::ExpireLease { .. }
+            | Self::CheckpointLeases { .. } => false,
         }
     }
 }

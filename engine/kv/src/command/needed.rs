@@ -1,10 +1,13 @@
 //! Which version it takes to write a command.
 
-use super::{Batch, BatchOperation, Command, CommandVersion, Request};
+use super::{
+    Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, PutLease, Request,
+};
 
 impl Request {
     /// The oldest version that can say it: [`CommandVersion::V4`] for a put that keeps the value of
-    /// its key, a batch within a batch, and a read of a batch that is whole.
+    /// its key, a batch within a batch, a read of a batch that is whole, and whatever is about
+    /// leases.
     ///
     /// Until every member reads that version it can't be proposed.
     #[must_use]
@@ -29,8 +32,16 @@ impl Command {
     /// Whether it takes version 4.
     fn is_new(&self) -> bool {
         match self {
-            Self::Put { ignore_value, .. } => *ignore_value,
+            Self::Put {
+                ignore_value,
+                lease,
+                ..
+            } => *ignore_value || *lease != PutLease::None,
             Self::Batch(batch) => batch.is_new(),
+            Self::GrantLease { .. }
+            | Self::RevokeLease { .. }
+            | Self::ExpireLease { .. }
+            | Self::CheckpointLeases { .. } => true,
             Self::Delete { .. }
             | Self::CompareAndSwap { .. }
             | Self::Compact { .. }
@@ -45,10 +56,18 @@ impl Command {
 
 impl Batch {
     fn is_new(&self) -> bool {
-        self.any_operation(&|operation| match operation {
-            BatchOperation::Put { ignore_value, .. } => *ignore_value,
-            BatchOperation::Range(_) | BatchOperation::Batch(_) => true,
-            BatchOperation::Delete { .. } | BatchOperation::Get { .. } => false,
-        })
+        let is_about_lease = |compare: &Compare| matches!(compare.target, CompareTarget::Lease(_));
+        // Those of batches within it are new anyway.
+        let compares_lease = self.compares.iter().any(is_about_lease);
+        compares_lease
+            || self.any_operation(&|operation| match operation {
+                BatchOperation::Put {
+                    ignore_value,
+                    lease,
+                    ..
+                } => *ignore_value || *lease != PutLease::None,
+                BatchOperation::Range(_) | BatchOperation::Batch(_) => true,
+                BatchOperation::Delete { .. } | BatchOperation::Get { .. } => false,
+            })
     }
 }

@@ -2,7 +2,7 @@
 //! messages.
 
 use bytes::Bytes;
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 use prost::Message as _;
 
 use super::{BatchAnswer, Outcome, Refusal};
@@ -138,6 +138,9 @@ impl From<&Outcome> for Kind {
             | Outcome::SessionKept
             | Outcome::SessionClosed { .. }
             | Outcome::ExpireKeys { .. }
+            | Outcome::LeaseGranted { .. }
+            | Outcome::LeaseEnded { .. }
+            | Outcome::LeasesCheckpointed { .. }
             | Outcome::Membership(_)
             | Outcome::Empty
             | Outcome::Rejected(_)
@@ -237,10 +240,13 @@ impl From<&Refusal> for RefusalRecord {
             } => (5, *keys_max, *bytes_max),
             Refusal::KeyNotFound => (6, 0, 0),
             Refusal::ReadsTooMuch { bytes_max } => (7, 0, *bytes_max),
+            Refusal::LeaseNotFound(lease) => (8, lease.0.cast_unsigned(), 0),
             Refusal::UnknownSession(_)
             | Refusal::Acknowledged { .. }
             | Refusal::WindowFull { .. }
             | Refusal::TooManySessions(_)
+            | Refusal::LeaseExists(_)
+            | Refusal::TooManyLeases(_)
             | Refusal::NotForSessions => {
                 unreachable!("commands that a session admits are not refused with {refusal}")
             }
@@ -276,6 +282,9 @@ fn refusal(record: &RefusalRecord) -> Option<Refusal> {
         7 => Some(Refusal::ReadsTooMuch {
             bytes_max: record.limit,
         }),
+        8 => Some(Refusal::LeaseNotFound(LeaseId(
+            record.requested.cast_signed(),
+        ))),
         _ => None,
     }
 }
@@ -289,6 +298,7 @@ impl From<&KeyValue> for PairRecord {
             mod_revision: kv.mod_revision.0,
             version: kv.version,
             ttl_ms: kv.ttl_ms,
+            lease: kv.lease.0,
         }
     }
 }
@@ -302,6 +312,7 @@ impl From<PairRecord> for KeyValue {
             mod_revision: Revision(record.mod_revision),
             version: record.version,
             ttl_ms: record.ttl_ms,
+            lease: LeaseId(record.lease),
         }
     }
 }
@@ -421,10 +432,10 @@ struct BatchAnswerRecord {
 #[derive(Clone, PartialEq, prost::Message)]
 struct RefusalRecord {
     /// 1: duplicate key. 2: future revision. 3: compacted revision. 4: deletes too much. 5: ranges
-    /// too large. 6: key not found. 7: reads too much.
+    /// too large. 6: key not found. 7: reads too much. 8: lease not found.
     #[prost(uint32, tag = "1")]
     reason: u32,
-    /// The revision, or the limit of keys.
+    /// The revision, the limit of keys, or the lease.
     #[prost(uint64, tag = "2")]
     requested: u64,
     /// The store's revision, the compact revision, or the limit of bytes.
@@ -446,4 +457,6 @@ struct PairRecord {
     version: u64,
     #[prost(uint64, tag = "6")]
     ttl_ms: u64,
+    #[prost(int64, tag = "7")]
+    lease: i64,
 }

@@ -10,7 +10,7 @@ use super::{
     run,
 };
 use crate::{
-    Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, PageLimits,
+    Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, PageLimits, PutLease,
     RangeQuery, ReadError, Stamp, Want,
 };
 
@@ -53,6 +53,7 @@ fn example() -> Machine {
                 ignore_value: false,
                 prev_kv: false,
                 ttl_ms: 0,
+                lease: PutLease::None,
             },
             BatchOperation::Delete {
                 keys: KeyRange::One(bytes("a")),

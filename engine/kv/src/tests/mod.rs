@@ -7,6 +7,7 @@ mod damage;
 mod decode;
 mod expiry;
 mod history;
+mod leases;
 mod machine;
 mod membership;
 mod model;
@@ -23,8 +24,8 @@ use dengine_types::{Entry, EntryKind, Index, Revision, SessionId, Term};
 use super::store::MemoryStore;
 use super::store::conformance::Suite;
 use super::{
-    Command, CommandVersion, KeyRange, MembershipChange, Outcome, Reader, Request, SessionStamp,
-    StateMachine,
+    Command, CommandVersion, KeyRange, MembershipChange, Outcome, PutLease, Reader, Request,
+    SessionStamp, StateMachine,
 };
 
 type Machine = StateMachine<MemoryStore>;
@@ -49,6 +50,7 @@ fn put_for(key: &str, value: &str, ttl_ms: u64) -> Command {
         ignore_value: false,
         prev_kv: true,
         ttl_ms,
+        lease: PutLease::None,
     }
 }
 

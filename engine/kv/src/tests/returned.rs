@@ -9,7 +9,7 @@ use crate::store::{MemoryStore, Store as _};
 use crate::visits::VisitBounds;
 use crate::{
     Batch, BatchAnswer, BatchOperation, Command, KeyRange, KeyValue, Outcome, PREVIOUS_BYTES_MAX,
-    Refusal, StateMachine,
+    PutLease, Refusal, StateMachine,
 };
 
 const VALUE_BYTES: usize = 1 << 20;
@@ -48,6 +48,7 @@ fn replace(number: usize) -> BatchOperation {
         ignore_value: false,
         prev_kv: true,
         ttl_ms: 0,
+        lease: PutLease::None,
     }
 }
 

@@ -7,9 +7,9 @@ use super::{Machine, apply, bytes, command_entry, machine, put, run, show, stamp
 use crate::layout::{MachineState, STATE_KEY, decode_state, encode_state};
 use crate::store::{MemoryStore, WriteBatch};
 use crate::{
-    Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome, REPLY_BYTES_MAX,
-    Refusal, Relation, Request, SESSION_BYTES_MAX, SESSION_REPLIES_MAX, SESSIONS_MAX, SessionInfo,
-    StateMachine, Store, StoreError,
+    Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome, PutLease,
+    REPLY_BYTES_MAX, Refusal, Relation, Request, SESSION_BYTES_MAX, SESSION_REPLIES_MAX,
+    SESSIONS_MAX, SessionInfo, StateMachine, Store, StoreError,
 };
 
 fn open(machine: &mut Machine) -> SessionId {
@@ -106,6 +106,7 @@ fn with_every_answer() -> [Command; 9] {
         ignore_value: false,
         prev_kv: true,
         ttl_ms: 5,
+        lease: PutLease::None,
     };
     let delete_b = BatchOperation::Delete {
         keys: KeyRange::One(bytes("b")),
@@ -422,6 +423,7 @@ fn an_entry_counts_the_records_that_it_visits() {
             ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
+            lease: PutLease::None,
         };
         (0..count).map(put).collect()
     };

@@ -11,8 +11,8 @@ use super::{
 use crate::outcome::{decode_kept, encode_kept};
 use crate::{
     BATCH_DEPTH_MAX, BATCH_READ_BYTES_MAX, Batch, BatchAnswer, BatchOperation, Command,
-    CommandError, CommandVersion, Compare, CompareTarget, KeyRange, Outcome, RangeRead, Refusal,
-    Relation, Request, RunningRevision, Selection, SortBy, SortOrder,
+    CommandError, CommandVersion, Compare, CompareTarget, KeyRange, Outcome, PutLease, RangeRead,
+    Refusal, Relation, Request, RunningRevision, Selection, SortBy, SortOrder,
 };
 
 fn set(key: &str, value: &str) -> BatchOperation {
@@ -22,6 +22,7 @@ fn set(key: &str, value: &str) -> BatchOperation {
         ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
+        lease: PutLease::None,
     }
 }
 
@@ -33,6 +34,7 @@ fn touch(key: &str) -> BatchOperation {
         ignore_value: true,
         prev_kv: true,
         ttl_ms: 0,
+        lease: PutLease::None,
     }
 }
 
@@ -374,6 +376,7 @@ fn a_put_may_keep_the_value() {
         ignore_value: true,
         prev_kv: true,
         ttl_ms: 0,
+        lease: PutLease::None,
     };
     let not_found = Outcome::Refused(Refusal::KeyNotFound);
     assert_eq!(apply(&mut machine, keep("a")), not_found);
@@ -514,6 +517,7 @@ fn what_is_new_means_nothing_in_an_older_version() {
             ignore_value: true,
             prev_kv: false,
             ttl_ms: 0,
+            lease: PutLease::None,
         },
     ];
     let mut machine = machine();

@@ -91,15 +91,12 @@ impl<S: Store> Transition<'_, S> {
                     key,
                     ignore_value: true,
                     ..
-                } => {
-                    let found = self.newest(key, false)?;
-                    found.map(|_| ()).ok_or(Refusal::KeyNotFound)
-                }
+                } if self.newest(key, false)?.is_none() => Err(Refusal::KeyNotFound),
+                BatchOperation::Put { key, lease, .. } => self.check_put(key, *lease)?,
                 BatchOperation::Range(read) => read
                     .revision
                     .map_or(Ok(()), |at| check_past(at, current, compacted)),
-                BatchOperation::Put { .. }
-                | BatchOperation::Delete { .. }
+                BatchOperation::Delete { .. }
                 | BatchOperation::Get { .. }
                 | BatchOperation::Batch(_) => Ok(()),
             };
@@ -156,6 +153,7 @@ impl<S: Store> Transition<'_, S> {
                 ignore_value,
                 prev_kv,
                 ttl_ms,
+                lease,
             } => {
                 let value = match ignore_value {
                     true => self
@@ -163,7 +161,7 @@ impl<S: Store> Transition<'_, S> {
                         .expect("no operation deletes what is put"),
                     false => value.clone(),
                 };
-                let prev = self.put(key.clone(), value, *ttl_ms, *prev_kv)?;
+                let prev = self.put(key.clone(), value, *ttl_ms, *lease, *prev_kv)?;
                 Ok(BatchAnswer::Put { prev })
             }
             BatchOperation::Delete {

@@ -4,7 +4,7 @@ use std::iter;
 use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 
 use super::Transition;
 use crate::key_cache::Newest;
@@ -151,7 +151,14 @@ impl<S: Store> View for Transition<'_, S> {
 
 impl<S: Store> Transition<'_, S> {
     /// Sets a key whose current pair is `prev`.
-    pub(super) fn set(&mut self, key: Bytes, value: Bytes, ttl_ms: u64, prev: Option<&KeyValue>) {
+    pub(super) fn set(
+        &mut self,
+        key: Bytes,
+        value: Bytes,
+        ttl_ms: u64,
+        lease: LeaseId,
+        prev: Option<&KeyValue>,
+    ) {
         let stamp = self.next_stamp();
         let new = KeyValue {
             key: key.clone(),
@@ -160,11 +167,13 @@ impl<S: Store> Transition<'_, S> {
             mod_revision: stamp.revision,
             version: prev.map_or(1, |prev| prev.version + 1),
             ttl_ms,
+            lease,
         };
         let record = Version::Live {
             create_revision: new.create_revision,
             version: new.version,
             ttl_ms,
+            lease,
             value: &new.value,
         };
         let replaces = prev.map(|prev| prev.mod_revision);
@@ -176,6 +185,7 @@ impl<S: Store> Transition<'_, S> {
                 |out| put_ttl(out, ttl_ms),
             );
         }
+        self.attach(&key, prev.map_or(LeaseId::NONE, |prev| prev.lease), lease);
         self.change(key, Changed::Put(new));
     }
 
@@ -185,6 +195,7 @@ impl<S: Store> Transition<'_, S> {
         let replaces = Some(prev.mod_revision);
         self.write_version(&prev.key, stamp, &Version::Tombstone, replaces);
         self.forget_ttl(prev);
+        self.attach(&prev.key, prev.lease, LeaseId::NONE);
         self.change(prev.key.clone(), Changed::Deleted(stamp.revision));
     }
 

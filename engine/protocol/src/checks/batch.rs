@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use dengine_kv::{
     Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome,
-    Relation,
+    PutLease, Relation,
 };
 use dengine_types::Revision;
 use tonic::Status;
@@ -160,6 +160,7 @@ fn operation(operation: &v1::Operation, limits: &RequestLimits) -> Result<BatchO
                 ignore_value: false,
                 prev_kv: put.prev_kv,
                 ttl_ms: put.ttl_ms,
+                lease: PutLease::None,
             })
         }
         Some(Wire::Delete(delete)) => {

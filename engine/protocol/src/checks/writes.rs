@@ -1,7 +1,7 @@
 //! From requests that change something to commands, and from outcomes to answers.
 
 use dengine_kv as kv;
-use dengine_kv::{Command, Expected, KeyRange, Outcome, Refusal};
+use dengine_kv::{Command, Expected, KeyRange, Outcome, PutLease, Refusal};
 use dengine_types::{Revision, SessionId};
 use tonic::Status;
 
@@ -129,6 +129,7 @@ impl Mutation for PutRequest {
             ignore_value: false,
             prev_kv: self.prev_kv,
             ttl_ms: self.ttl_ms,
+            lease: PutLease::None,
         })
     }
 

@@ -311,7 +311,9 @@ impl<L: LogRead> Replica<L> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use dengine_kv::{Batch, BatchOperation, Command, CommandVersion, ExpiredKey, Request};
+    use dengine_kv::{
+        Batch, BatchOperation, Command, CommandVersion, ExpiredKey, PutLease, Request,
+    };
     use dengine_types::{Entry, Revision};
 
     use super::*;
@@ -400,6 +402,7 @@ mod tests {
             ignore_value: false,
             prev_kv: false,
             ttl_ms: 1,
+            lease: PutLease::None,
         };
         let batch = Command::Batch(Batch {
             compares: Vec::new(),

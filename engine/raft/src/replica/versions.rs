@@ -6,6 +6,10 @@
 //! and learners. A member that has announced nothing since this process started is taken to read
 //! only the oldest version. While a change of members may be in the log that is not applied here,
 //! the leader does not know who will read what it writes, and so writes the oldest version.
+//!
+//! Once a command of version 4 is applied, the state itself is of a format that takes a program which
+//! reads that version. Nobody else can take part any more, so nobody is waited for: a member that is
+//! away holds up no lease.
 
 use std::collections::BTreeMap;
 
@@ -79,13 +83,17 @@ impl Heard {
 #[derive(Debug)]
 pub(super) struct Announced {
     own: CommandVersion,
+    /// What a member has to read that takes part, by what is applied. Who reads less is waited for
+    /// in vain.
+    pub(super) needed: CommandVersion,
     heard: BTreeMap<MemberId, Heard>,
 }
 
 impl Announced {
-    pub(super) fn new(own: CommandVersion) -> Self {
+    pub(super) fn new(own: CommandVersion, needed: CommandVersion) -> Self {
         Self {
             own,
+            needed,
             heard: BTreeMap::new(),
         }
     }
@@ -134,11 +142,13 @@ impl<L: LogRead> Replica<L> {
         if planted!(CommandProposedTooEarly) {
             return self.announced.own;
         }
+        let needed = self.announced.needed.min(self.announced.own);
         if self.consensus.may_change_members() {
-            return CommandVersion::OLDEST;
+            return needed;
         }
         let members = self.membership.members.keys().copied();
-        self.announced.read_by_all(self.config.member_id, members)
+        let read_by_all = self.announced.read_by_all(self.config.member_id, members);
+        read_by_all.max(needed)
     }
 
     pub(super) fn publish_command_version(&self) {
@@ -386,6 +396,24 @@ mod tests {
         assert_eq!(newer, [4, 3], "what version 3 can say is written as that");
     }
 
+    /// One of three members was away, and no lease could be granted, nor end.
+    #[test]
+    fn once_a_command_of_a_version_is_applied_who_may_not_read_it_is_waited_for_no_more() {
+        let mut leader = Leader::new(V4);
+        let version = leader.0.replica.command_gate().version();
+        leader.0.ask(Write::Command {
+            command: EncodedCommand::new(newest(), version),
+            from: None,
+        });
+        leader.0.settle();
+        leader.change(MembershipChange::AddLearner(record(2)));
+        assert_eq!(leader.0.replica.command_version(), V4);
+        leader.0.settle();
+        assert_eq!(leader.0.replica.command_version(), V4);
+        leader.hear(2, Ack, V2);
+        assert_eq!(leader.0.replica.command_version(), V4);
+    }
+
     #[test]
     fn a_leader_writes_no_version_that_it_does_not_read() {
         let mut leader = Leader::new(V2);
@@ -401,7 +429,7 @@ mod tests {
 
     #[test]
     fn whoever_makes_up_ids_finds_no_room() {
-        let mut announced = Announced::new(V3);
+        let mut announced = Announced::new(V3, V2);
         announced.hear(MemberId(2), Hello, V3);
         for stranger in 100..300 {
             announced.hear(MemberId(stranger), Hello, V3);

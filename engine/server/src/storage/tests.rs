@@ -9,8 +9,8 @@ use bytes::Bytes;
 use dengine_kv::store::conformance::Suite;
 use dengine_kv::store::{Cursor, MemoryStore, Scope, WriteBatch};
 use dengine_kv::{
-    Command, CommandVersion, KeyRange, RangeQuery, RangeResult, ReadError, Request, StateMachine,
-    Store, StoreError,
+    Command, CommandVersion, KeyRange, PutLease, RangeQuery, RangeResult, ReadError, Request,
+    StateMachine, Store, StoreError,
 };
 use dengine_snapshot as snapshot;
 use dengine_snapshot::Checkpoint;
@@ -179,6 +179,7 @@ fn entry(index: u64) -> Entry {
             ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
+            lease: PutLease::None,
         }
     };
     Entry {

@@ -93,6 +93,7 @@ impl Model {
                 ignore_value: true,
                 ..
             } if self.get(key, self.revision).is_none() => Some(Refusal::KeyNotFound),
+            BatchOperation::Put { key, lease, .. } => self.refuses_put(key, *lease),
             BatchOperation::Range(read) => {
                 let requested = read.revision?;
                 let (current, compacted) = (Revision(self.revision), Revision(self.compacted));
@@ -127,11 +128,12 @@ impl Model {
                 ignore_value,
                 prev_kv,
                 ttl_ms,
+                lease,
             } => {
                 let value = self.value_to_put(key, value, *ignore_value);
                 let value = value.expect("it was possible");
                 BatchAnswer::Put {
-                    prev: self.put(key, &value, *ttl_ms).filter(|_| *prev_kv),
+                    prev: self.put(key, &value, *ttl_ms, *lease).filter(|_| *prev_kv),
                 }
             }
             BatchOperation::Delete { keys, prev_kv } => {

@@ -1,14 +1,14 @@
 //! Random commands, queries and steps, of few and short keys, so that they collide often.
 
 use bytes::Bytes;
-use dengine_types::{Index, Revision, SessionId};
+use dengine_types::{Index, LeaseId, Revision, SessionId};
 use proptest::prelude::*;
 
 use super::Model;
 use crate::{
     Batch, BatchOperation, ChangesQuery, Command, Compare, CompareTarget, Expected, ExpiredKey,
-    KeyRange, PageLimits, RangeQuery, RangeRead, Relation, Request, RevisionBounds, Selection,
-    SessionStamp, SortBy, SortOrder, Stamp,
+    KeyRange, LeaseCheckpoint, PageLimits, PutLease, RangeQuery, RangeRead, Relation, Request,
+    RevisionBounds, Selection, SessionStamp, SortBy, SortOrder, Stamp,
 };
 
 /// A request that is resolved when it is applied, by the state at that time.
@@ -30,6 +30,10 @@ enum DraftCommand {
     ExpireSession(usize, bool),
     /// `true`: with the actual last change.
     ExpireKeys(Vec<(Bytes, bool)>),
+    /// `true`: as its record is.
+    ExpireLease(LeaseId, bool),
+    /// `true`: as its record is. The same lease may be among them twice.
+    CheckpointLeases(Vec<(LeaseId, bool, u64)>),
 }
 
 /// The next step. Revisions count from the one before the compact revision.
@@ -81,6 +85,20 @@ impl Draft {
             DraftCommand::ExpireKeys(keys) => Command::ExpireKeys {
                 keys: keys.iter().map(|it| expired(model, it)).collect(),
             },
+            DraftCommand::ExpireLease(lease, unchanged) => Command::ExpireLease {
+                lease: *lease,
+                seen: seen(model, *lease, *unchanged),
+            },
+            DraftCommand::CheckpointLeases(leases) => {
+                let checkpoint = |&(lease, unchanged, remaining_ms): &_| LeaseCheckpoint {
+                    lease,
+                    remaining_ms,
+                    seen: seen(model, lease, unchanged),
+                };
+                Command::CheckpointLeases {
+                    leases: leases.iter().map(checkpoint).collect(),
+                }
+            }
         };
         let stamp = |&(which, sequence, below): &(usize, u64, u64)| SessionStamp {
             id: session(which),
@@ -116,6 +134,12 @@ fn expired(model: &Model, (key, unchanged): &(Bytes, bool)) -> ExpiredKey {
     }
 }
 
+fn seen(model: &Model, lease: LeaseId, unchanged: bool) -> Index {
+    let found = model.leases.get(&lease);
+    let touched = found.map_or(0, |found| found.touched);
+    Index(touched.saturating_sub(u64::from(!unchanged)))
+}
+
 /// Made of the bytes that matter to the layout.
 pub(super) fn key() -> impl Strategy<Value = Bytes> {
     let byte = prop::sample::select(vec![0_u8, 1, b'a', b'b', 0xfe, 0xff]);
@@ -128,6 +152,28 @@ fn value() -> impl Strategy<Value = Bytes> {
 
 fn ttl_ms() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(0), 1 => 1..3_u64]
+}
+
+/// Few enough that one of them is often there.
+fn lease() -> impl Strategy<Value = LeaseId> {
+    prop::sample::select(vec![LeaseId(-1), LeaseId(1), LeaseId(2)])
+}
+
+fn put_lease() -> impl Strategy<Value = PutLease> {
+    prop_oneof![
+        3 => Just(PutLease::None),
+        3 => lease().prop_map(PutLease::Attach),
+        1 => Just(PutLease::Keep),
+    ]
+}
+
+/// What asks no model.
+fn lease_command() -> impl Strategy<Value = Command> {
+    prop_oneof![
+        6 => (prop_oneof![9 => lease(), 1 => Just(LeaseId::NONE)], 0..99_u64)
+            .prop_map(|(lease, ttl_ms)| Command::GrantLease { lease, ttl_ms }),
+        1 => lease().prop_map(|lease| Command::RevokeLease { lease }),
+    ]
 }
 
 /// Whether the value is kept, and the previous pair returned.
@@ -156,6 +202,7 @@ fn compare() -> impl Strategy<Value = Compare> {
         revision().prop_map(CompareTarget::CreateRevision),
         revision().prop_map(CompareTarget::ModRevision),
         value().prop_map(CompareTarget::Value),
+        lease().prop_map(CompareTarget::Lease),
     ];
     (keys(), relation, target).prop_map(|(keys, relation, target)| Compare {
         keys,
@@ -166,9 +213,9 @@ fn compare() -> impl Strategy<Value = Compare> {
 
 fn single_operation() -> impl Strategy<Value = BatchOperation> {
     prop_oneof![
-        3 => (key(), value(), put_flags(), ttl_ms()).prop_map(
-            |(key, value, (ignore_value, prev_kv), ttl_ms)| BatchOperation::Put {
-                key, value, ignore_value, prev_kv, ttl_ms,
+        3 => (key(), value(), put_flags(), ttl_ms(), put_lease()).prop_map(
+            |(key, value, (ignore_value, prev_kv), ttl_ms, lease)| BatchOperation::Put {
+                key, value, ignore_value, prev_kv, ttl_ms, lease,
             }
         ),
         1 => (keys(), any::<bool>())
@@ -256,9 +303,9 @@ fn data_command() -> impl Strategy<Value = Command> {
         value().prop_map(Expected::Value),
     ];
     prop_oneof![
-        6 => (key(), value(), put_flags(), ttl_ms()).prop_map(
-            |(key, value, (ignore_value, prev_kv), ttl_ms)| Command::Put {
-                key, value, ignore_value, prev_kv, ttl_ms,
+        6 => (key(), value(), put_flags(), ttl_ms(), put_lease()).prop_map(
+            |(key, value, (ignore_value, prev_kv), ttl_ms, lease)| Command::Put {
+                key, value, ignore_value, prev_kv, ttl_ms, lease,
             }
         ),
         2 => (keys(), any::<bool>()).prop_map(|(keys, prev_kv)| Command::Delete { keys, prev_kv }),
@@ -272,6 +319,7 @@ fn data_command() -> impl Strategy<Value = Command> {
 pub(super) fn draft() -> impl Strategy<Value = Draft> {
     let which = || 0..4_usize;
     let expired = prop::collection::vec((key(), any::<bool>()), 0..4);
+    let checkpoints = prop::collection::vec((lease(), any::<bool>(), 0..200_u64), 0..4);
     let command = prop_oneof![
         12 => data_command().prop_map(DraftCommand::Ready),
         2 => (-1..12_i64).prop_map(DraftCommand::Compact),
@@ -281,6 +329,10 @@ pub(super) fn draft() -> impl Strategy<Value = Draft> {
         1 => (which(), any::<bool>())
             .prop_map(|(which, unused)| DraftCommand::ExpireSession(which, unused)),
         2 => expired.prop_map(DraftCommand::ExpireKeys),
+        4 => lease_command().prop_map(DraftCommand::Ready),
+        1 => (lease(), any::<bool>())
+            .prop_map(|(lease, unchanged)| DraftCommand::ExpireLease(lease, unchanged)),
+        1 => checkpoints.prop_map(DraftCommand::CheckpointLeases),
     ];
     let stamp = prop::option::of((which(), 1..9_u64, 0..9_u64));
     (stamp, command).prop_map(|(stamp, command)| Draft { stamp, command })

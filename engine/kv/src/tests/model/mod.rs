@@ -3,17 +3,19 @@
 
 mod batch;
 mod generate;
+mod leases;
 mod properties;
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use dengine_types::{Index, Revision, SessionId};
+use dengine_types::{Index, LeaseId, Revision, SessionId};
+use leases::ModelLease;
 
 use crate::visits::VisitBounds;
 use crate::{
     ChangesQuery, Command, Compare, CompareTarget, Event, EventKind, Expected, ExpiringKey,
-    KeyRange, KeyValue, Outcome, Refusal, Relation, Request, SessionStamp,
+    KeyRange, KeyValue, Outcome, PutLease, Refusal, Relation, Request, SessionStamp,
 };
 
 #[derive(Clone)]
@@ -27,6 +29,7 @@ struct Model {
     /// Which revision changed which key, in order.
     log: Vec<(u64, Bytes)>,
     sessions: BTreeMap<u64, ModelSession>,
+    leases: BTreeMap<LeaseId, ModelLease>,
     /// The cost of each key that the ranges of the command have visited.
     visited: Vec<usize>,
 }
@@ -61,6 +64,7 @@ impl Model {
             history: BTreeMap::new(),
             log: Vec::new(),
             sessions: BTreeMap::new(),
+            leases: BTreeMap::new(),
             visited: Vec::new(),
         }
     }
@@ -197,11 +201,15 @@ impl Model {
                 ignore_value,
                 prev_kv,
                 ttl_ms,
+                lease,
             } => {
                 let Some(value) = self.value_to_put(key, value, *ignore_value) else {
                     return Outcome::Refused(Refusal::KeyNotFound);
                 };
-                let prev = self.put(key, &value, *ttl_ms).filter(|_| *prev_kv);
+                if let Some(refusal) = self.refuses_put(key, *lease) {
+                    return Outcome::Refused(refusal);
+                }
+                let prev = self.put(key, &value, *ttl_ms, *lease).filter(|_| *prev_kv);
                 let revision = Revision(self.revision);
                 Outcome::Put { revision, prev }
             }
@@ -238,6 +246,10 @@ impl Model {
                 let revision = Revision(self.revision);
                 Outcome::ExpireKeys { revision, deleted }
             }
+            Command::GrantLease { .. }
+            | Command::RevokeLease { .. }
+            | Command::ExpireLease { .. }
+            | Command::CheckpointLeases { .. } => self.lease_command(index, command),
             about_a_session => self.session_command(index, about_a_session),
         }
     }
@@ -295,8 +307,19 @@ impl Model {
     }
 
     /// Returns the previous pair.
-    fn put(&mut self, key: &Bytes, value: &Bytes, ttl_ms: u64) -> Option<KeyValue> {
+    fn put(
+        &mut self,
+        key: &Bytes,
+        value: &Bytes,
+        ttl_ms: u64,
+        lease: PutLease,
+    ) -> Option<KeyValue> {
         let prev = self.get(key, self.revision);
+        let lease = match lease {
+            PutLease::None => LeaseId::NONE,
+            PutLease::Attach(lease) => lease,
+            PutLease::Keep => prev.as_ref().expect("it was looked for").lease,
+        };
         self.change(key, |revision| {
             Some(KeyValue {
                 key: key.clone(),
@@ -307,6 +330,7 @@ impl Model {
                 mod_revision: Revision(revision),
                 version: prev.as_ref().map_or(1, |prev| prev.version + 1),
                 ttl_ms,
+                lease,
             })
         });
         prev
@@ -330,7 +354,7 @@ impl Model {
             Expected::Value(wanted) => prev.as_ref().is_some_and(|prev| prev.value == wanted),
         };
         if succeeded {
-            self.put(key, value, ttl_ms);
+            self.put(key, value, ttl_ms, PutLease::None);
         }
         Outcome::CompareAndSwap {
             revision: Revision(self.revision),
@@ -373,6 +397,7 @@ fn holds_for(compare: &Compare, kv: &KeyValue) -> bool {
         CompareTarget::CreateRevision(it) => related(compare.relation, &kv.create_revision, it),
         CompareTarget::ModRevision(it) => related(compare.relation, &kv.mod_revision, it),
         CompareTarget::Value(it) => related(compare.relation, &kv.value, it),
+        CompareTarget::Lease(it) => related(compare.relation, &kv.lease, it),
     }
 }
 
@@ -393,5 +418,6 @@ fn tombstone(key: &Bytes, revision: u64) -> KeyValue {
         mod_revision: Revision(revision),
         version: 0,
         ttl_ms: 0,
+        lease: LeaseId::NONE,
     }
 }

@@ -1,7 +1,7 @@
 //! Properties of every history.
 
 use bytes::Bytes;
-use dengine_types::{Entry, EntryKind, Index, Revision, SessionId};
+use dengine_types::{Entry, EntryKind, Index, LeaseId, Revision, SessionId};
 use proptest::prelude::*;
 
 use super::generate::{Draft, Step, at_revisions, draft, step};
@@ -9,7 +9,7 @@ use super::{Model, VISIT_BOUNDS};
 use crate::store::{MemoryStore, WriteBatch};
 use crate::tests::{all_collected, entry};
 use crate::{
-    Batch, ChangesQuery, Command, CommandVersion, Event, KeyRange, LogicalHash, Outcome,
+    Batch, ChangesQuery, Command, CommandVersion, Event, KeyRange, LeaseInfo, LogicalHash, Outcome,
     RangeQuery, ReadError, Refusal, Stamp, StateMachine, Store,
 };
 
@@ -154,6 +154,39 @@ fn check_expiring(model: &Model, machine: &Machine) {
     assert_eq!(found, expected.collect::<Vec<_>>());
 }
 
+/// Checks that leases, their records and the pairs agree about what is attached to what.
+fn check_leases(model: &Model, machine: &Machine) {
+    let reader = machine.reader();
+    let mut found = Vec::new();
+    loop {
+        let after = found.last().map(|it: &LeaseInfo| it.id);
+        let page = reader.leases(after, 2).expect("read");
+        found.extend(page.iter().copied());
+        if page.len() < 2 {
+            break;
+        }
+    }
+    let mut expected: Vec<_> = model.leases.iter().map(|(id, it)| it.info(*id)).collect();
+    expected.sort_by_key(|it| it.id.0.cast_unsigned());
+    assert_eq!(found, expected);
+    for id in [LeaseId(-1), LeaseId(1), LeaseId(2)] {
+        let known = found.iter().find(|it| it.id == id).copied();
+        assert_eq!(reader.lease(id).expect("read"), known);
+        let mut keys = Vec::new();
+        while let Some((info, page)) = reader
+            .lease_with_keys(id, keys.last().map(|key: &Bytes| &key[..]), 2)
+            .expect("read")
+        {
+            assert_eq!(Some(info), known);
+            keys.extend(page.iter().cloned());
+            if page.len() < 2 {
+                break;
+            }
+        }
+        assert_eq!(keys, model.attached(id), "of lease {id}");
+    }
+}
+
 /// Resolves `drafts` to entries after entry `last`, with their outcomes in the model.
 fn resolve(model: &mut Model, last: u64, drafts: &[Draft]) -> (Vec<Entry>, Vec<Outcome>) {
     let entries = (last + 1..).zip(drafts).map(|(index, draft)| {
@@ -189,6 +222,7 @@ fn check(steps: Vec<Step>) {
                 let found: Vec<_> = applied.into_iter().map(|it| it.outcome).collect();
                 assert_eq!(found, expected);
                 check_expiring(&model, &machine);
+                check_leases(&model, &machine);
             }
             Step::Get(key, at) => check_get(&model, &machine, &key, model.revision_at(at)),
             Step::Range(mut query) => {
@@ -324,6 +358,9 @@ proptest! {
         let kept = model.sessions.values().map(|it| it.kept().count());
         prop_assert_eq!(count(b'r'), kept.sum::<usize>());
         prop_assert_eq!(count(b't'), model.expiring().len());
+        prop_assert_eq!(count(b'l'), model.leases.len());
+        let attached = model.leases.keys().map(|lease| model.attached(*lease).len());
+        prop_assert_eq!(count(b'a'), attached.sum::<usize>());
         // Besides the versions in history, those that were live at its beginning.
         let everything = KeyRange::From(Bytes::new());
         let live = model.range(&everything, model.compacted);

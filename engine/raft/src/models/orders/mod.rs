@@ -5,7 +5,7 @@ mod published;
 mod store;
 
 use bytes::Bytes;
-use dengine_kv::Command;
+use dengine_kv::{Command, PutLease};
 
 use crate::models::{KEY, entry};
 
@@ -25,5 +25,6 @@ fn put(value: u64) -> Command {
         ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
+        lease: PutLease::None,
     }
 }

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::{
-    Batch, BatchOperation, Command, CommandVersion, KeyRange, PREVIOUS_BYTES_MAX, Request,
-    StateMachine,
+    Batch, BatchOperation, Command, CommandVersion, KeyRange, PREVIOUS_BYTES_MAX, PutLease,
+    Request, StateMachine,
 };
 use dengine_types::EntryKind;
 
@@ -32,6 +32,7 @@ fn held_by(command: Command) -> usize {
             ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
+            lease: PutLease::None,
         });
     }
     apply(command)
@@ -46,6 +47,7 @@ fn what_a_batch_returns_of_the_past_is_bounded_before_it_is_copied() {
         ignore_value: false,
         prev_kv: true,
         ttl_ms: 0,
+        lease: PutLease::None,
     };
     let delete = |number| BatchOperation::Delete {
         keys: KeyRange::One(key(number)),

@@ -7,7 +7,8 @@ use dengine_checker::{Answer, BatchStep, Call, Expected, Level, Seen};
 use dengine_client::policy::Failure;
 use dengine_kv as kv;
 use dengine_kv::{
-    Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, KeyValue, Refusal, Relation,
+    Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, KeyValue, PutLease, Refusal,
+    Relation,
 };
 use dengine_raft::replica::{LeaderHint, RequestError};
 use dengine_types::Revision;
@@ -200,6 +201,7 @@ pub(super) fn put(key: String, value: String, ttl_ms: u64) -> (Call, Want) {
         ignore_value: false,
         prev_kv: false,
         ttl_ms,
+        lease: PutLease::None,
     };
     let call = Call::Put {
         key,
@@ -252,6 +254,7 @@ fn put_step(key: String, value: String, ttl_ms: u64) -> BatchOperation {
         ignore_value: false,
         prev_kv: false,
         ttl_ms,
+        lease: PutLease::None,
     }
 }
 

@@ -5,9 +5,9 @@ use dengine_kv::outcome::{decode_kept, encode_kept};
 use dengine_kv::store::{MemoryStore, WriteBatch};
 use dengine_kv::{
     Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, KeyRange,
-    Member, Membership, MembershipChange, Outcome, RangeQuery, RangeRead, Relation, Request,
-    Selection, SessionInfo, SessionStamp, SortBy, SortOrder, StateMachine, Store as _, StoreError,
-    layout,
+    Member, Membership, MembershipChange, Outcome, PutLease, RangeQuery, RangeRead, Relation,
+    Request, Selection, SessionInfo, SessionStamp, SortBy, SortOrder, StateMachine, Store as _,
+    StoreError, layout,
 };
 use dengine_types::{ClusterId, Entry, EntryKind, Index, MemberId, Revision, SessionId, Term};
 
@@ -216,6 +216,7 @@ fn requests() -> Vec<Vec<u8>> {
         ignore_value: false,
         prev_kv: true,
         ttl_ms,
+        lease: PutLease::None,
     };
     let commands = vec![
         put(&key, 0),
@@ -279,6 +280,7 @@ fn batch(key: &Bytes) -> Batch {
                 ignore_value: false,
                 prev_kv: true,
                 ttl_ms: 9,
+                lease: PutLease::None,
             },
             BatchOperation::Get {
                 keys: KeyRange::From(Bytes::new()),
@@ -313,6 +315,7 @@ fn nested(key: &Bytes) -> Batch {
         ignore_value: true,
         prev_kv: false,
         ttl_ms: 0,
+        lease: PutLease::None,
     };
     let inner = Batch {
         then: vec![keep, BatchOperation::Range(Box::new(past))],
