@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use dengine_kv::watch::{KeepLimits, Page, Part, Ring, Wanted, WatchSet, WatchSpec, Work};
 use dengine_kv::{Changes, Event, EventKind, KeyRange, KeyValue, Stamp};
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 
 const CHANGES: u64 = 4_096;
 const KEEP: KeepLimits = KeepLimits {
@@ -110,6 +110,7 @@ fn page() -> Page {
             mod_revision: Revision(number + 2),
             version: 1,
             ttl_ms: 0,
+            lease: LeaseId::NONE,
         },
         prev: None,
     };

@@ -15,8 +15,8 @@ use std::sync::PoisonError;
 
 use bytes::Bytes;
 use dengine_planted::planted;
-use dengine_types::Revision;
 use dengine_types::sync::{Mutex, MutexGuard};
+use dengine_types::{LeaseId, Revision};
 
 use super::KeyValue;
 
@@ -41,6 +41,7 @@ pub(super) enum Newest {
         mod_revision: Revision,
         version: u64,
         ttl_ms: u64,
+        lease: LeaseId,
         /// `None` if it is too long to be kept.
         value: Option<Box<[u8]>>,
     },
@@ -55,6 +56,7 @@ impl Newest {
             mod_revision: kv.mod_revision,
             version: kv.version,
             ttl_ms: kv.ttl_ms,
+            lease: kv.lease,
             value: (kv.value.len() <= VALUE_BYTES_MAX).then(|| kv.value[..].into()),
         }
     }
@@ -66,6 +68,7 @@ impl Newest {
             mod_revision,
             version,
             ttl_ms,
+            lease,
             value,
         } = self
         else {
@@ -82,6 +85,7 @@ impl Newest {
             mod_revision: *mod_revision,
             version: *version,
             ttl_ms: *ttl_ms,
+            lease: *lease,
         }))
     }
 
@@ -208,6 +212,7 @@ mod tests {
             mod_revision: Revision(revision),
             version: 1,
             ttl_ms: 0,
+            lease: LeaseId::NONE,
         }
     }
 

@@ -3,8 +3,10 @@
 //! The first byte of a key is its space:
 //!
 //! ```text
+//! 'a' lease(8) user key                        → nothing: the key is attached to the lease
 //! 'c' revision(8) sub(4)                       → what changed, in the order of history
 //! 'd' escaped user key, 00 00, !revision(8)    → a version of the key
+//! 'l' lease(8)                                 → a lease
 //! 'm' name                                     → the state machine's own records
 //! 'r' session id(8) sequence(8)                → the reply that a session stores for a command
 //! 's' session id(8)                            → an open session
@@ -16,17 +18,28 @@
 //! twice. Zero bytes of a user key are written as `00 FF`, so `00 00` ends a key that may be a
 //! prefix of another one, and the order is kept.
 
+mod leases;
+
 use std::ops::Range;
 
-use dengine_types::{Index, NUMBER_MAX, Revision, SessionId, Term};
+use dengine_types::{Index, LeaseId, NUMBER_MAX, Revision, SessionId, Term};
 use prost::encoding::{decode_varint, encode_varint};
 
 use super::store::StoreError;
-use crate::SESSIONS_MAX;
 use crate::membership::Membership;
+use crate::{LEASES_MAX, SESSIONS_MAX};
 
-/// The format that this program writes, and the newest one that it reads.
-pub const FORMAT_VERSION: u32 = 3;
+pub use leases::{
+    Lease, attached_key, attached_range, decode_lease, encode_lease, lease_key, lease_range,
+    split_attached_key, split_lease_key,
+};
+
+/// The newest format that this program reads, and the one that it writes once a command of
+/// [`CommandVersion::V4`](crate::CommandVersion::V4) is applied: a program that does not read this
+/// format could not apply that command either.
+pub const FORMAT_VERSION: u32 = 4;
+/// The format of a state to which only older commands were applied.
+pub const FORMAT_OLDEST: u32 = 3;
 
 /// The key of the format version, the first record of a store.
 pub const FORMAT_KEY: &[u8] = b"mformat";
@@ -35,8 +48,10 @@ pub const STATE_KEY: &[u8] = b"mstate";
 /// The key of the [`Membership`]; absent until the cluster is bootstrapped.
 pub const MEMBERSHIP_KEY: &[u8] = b"mmembership";
 
+const ATTACHED: u8 = b'a';
 const CHANGES: u8 = b'c';
 const DATA: u8 = b'd';
+const LEASES: u8 = b'l';
 const REPLIES: u8 = b'r';
 const SESSIONS: u8 = b's';
 const EXPIRING: u8 = b't';
@@ -50,9 +65,13 @@ const DATA_KEY_BYTES_MIN: usize = 1 + TERMINATOR.len() + REVISION_BYTES;
 const FLAG_LIVE: u8 = 0;
 const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_EXPIRING: u8 = 2;
+const FLAG_ATTACHED: u8 = 3;
 const CHANGE_PUT: u8 = 0;
 const CHANGE_DELETE: u8 = 1;
-const STATE_BYTES: usize = 40;
+/// Of [`FORMAT_OLDEST`].
+const STATE_BYTES_OLDEST: usize = 40;
+const STATE_BYTES: usize = 56;
+const LEASE_ID_BYTES: usize = 8;
 
 /// A place in history: the revision, and the number of the change in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,6 +125,8 @@ pub enum Version<'a> {
         version: u64,
         /// See [`KeyValue::ttl_ms`](super::KeyValue::ttl_ms).
         ttl_ms: u64,
+        /// See [`KeyValue::lease`](super::KeyValue::lease).
+        lease: LeaseId,
         value: &'a [u8],
     },
     /// The key is deleted.
@@ -115,27 +136,37 @@ pub enum Version<'a> {
 /// The state of the machine besides data and membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineState {
+    /// The format of the store: [`FORMAT_OLDEST`] or [`FORMAT_VERSION`].
+    pub format: u32,
     /// The last entry whose effects are in the store.
     pub applied_index: Index,
     /// The term of that entry.
     pub applied_term: Term,
-    /// The revision of the store: at most one above the index, because an entry takes at most one
-    /// revision.
+    /// The revision of the store: at most the first one and the index together, because an entry
+    /// takes at most one revision.
     pub revision: Revision,
     /// History below this revision is compacted; 0 if all of it is there.
     pub compact_revision: Revision,
     /// How many sessions are open.
     pub sessions: u64,
+    /// How many leases there are.
+    pub leases: u64,
+    /// The revision of the store when it was empty. 1 so far; the room is for states that are
+    /// imported with their revisions.
+    pub first_revision: Revision,
 }
 
 impl MachineState {
     /// Before the first entry.
     pub const EMPTY: Self = Self {
+        format: FORMAT_OLDEST,
         applied_index: Index(0),
         applied_term: Term(0),
         revision: Revision(1),
         compact_revision: Revision(0),
         sessions: 0,
+        leases: 0,
+        first_revision: Revision(1),
     };
 }
 
@@ -359,7 +390,7 @@ pub enum Space {
     Data,
     /// A record of the state machine itself.
     Meta,
-    /// A session, a stored reply, or an entry in the index of expiring keys.
+    /// A session, a stored reply, a lease, or an entry in the index of expiring or attached keys.
     Other,
 }
 
@@ -369,7 +400,7 @@ pub fn space(key: &[u8]) -> Result<Space, StoreError> {
         Some(&CHANGES) => Ok(Space::Changes),
         Some(&DATA) => Ok(Space::Data),
         Some(b'm') => Ok(Space::Meta),
-        Some(&(REPLIES | SESSIONS | EXPIRING)) => Ok(Space::Other),
+        Some(&(REPLIES | SESSIONS | EXPIRING | LEASES | ATTACHED)) => Ok(Space::Other),
         _ => Err(corrupt("key", key)),
     }
 }
@@ -388,13 +419,21 @@ pub fn put_version(out: &mut Vec<u8>, version: &Version<'_>) {
             create_revision,
             version,
             ttl_ms,
+            lease,
             value,
         } => {
-            let expiring = ttl_ms != 0;
-            out.push(if expiring { FLAG_EXPIRING } else { FLAG_LIVE });
+            let (attached, expiring) = (lease != LeaseId::NONE, ttl_ms != 0);
+            out.push(match (attached, expiring) {
+                (true, _) => FLAG_ATTACHED,
+                (false, true) => FLAG_EXPIRING,
+                (false, false) => FLAG_LIVE,
+            });
             encode_varint(create_revision.0, out);
             encode_varint(version, out);
-            if expiring {
+            if attached {
+                out.extend_from_slice(&lease.0.to_be_bytes());
+            }
+            if attached || expiring {
                 encode_varint(ttl_ms, out);
             }
             out.extend_from_slice(value);
@@ -406,13 +445,28 @@ pub fn put_version(out: &mut Vec<u8>, version: &Version<'_>) {
 pub fn version(record: &[u8]) -> Result<Version<'_>, StoreError> {
     match record.split_first() {
         Some((&FLAG_TOMBSTONE, [])) => Ok(Version::Tombstone),
-        Some((flag @ &(FLAG_LIVE | FLAG_EXPIRING), rest)) => {
-            let mut value = rest;
-            let mut number = || decode_varint(&mut value).map_err(|_| corrupt("version", record));
+        Some((flag @ &(FLAG_LIVE | FLAG_EXPIRING | FLAG_ATTACHED), mut value)) => {
+            let damaged = || corrupt("version", record);
+            let number = |value: &mut &[u8]| decode_varint(value).map_err(|_| damaged());
+            let create_revision = Revision(number(&mut value)?);
+            let version = number(&mut value)?;
+            let lease = match *flag {
+                FLAG_ATTACHED => {
+                    let (id, rest) = value.split_first_chunk().ok_or_else(damaged)?;
+                    value = rest;
+                    LeaseId(i64::from_be_bytes(*id))
+                }
+                _ => LeaseId::NONE,
+            };
+            let ttl_ms = match *flag {
+                FLAG_LIVE => 0,
+                _ => number(&mut value)?,
+            };
             Ok(Version::Live {
-                create_revision: Revision(number()?),
-                version: number()?,
-                ttl_ms: if *flag == FLAG_EXPIRING { number()? } else { 0 },
+                create_revision,
+                version,
+                ttl_ms,
+                lease,
                 value,
             })
         }
@@ -422,37 +476,46 @@ pub fn version(record: &[u8]) -> Result<Version<'_>, StoreError> {
 
 /// The record under [`STATE_KEY`].
 #[must_use]
-pub fn encode_state(state: &MachineState) -> [u8; STATE_BYTES] {
-    let mut record = [0; STATE_BYTES];
+pub fn encode_state(state: &MachineState) -> Vec<u8> {
     let numbers = [
         state.applied_index.0,
         state.applied_term.0,
         state.revision.0,
         state.compact_revision.0,
         state.sessions,
+        state.leases,
+        state.first_revision.0,
     ];
-    for (slot, number) in record.chunks_exact_mut(8).zip(numbers) {
-        slot.copy_from_slice(&number.to_be_bytes());
-    }
+    let bytes = match state.format {
+        FORMAT_OLDEST => STATE_BYTES_OLDEST,
+        _ => STATE_BYTES,
+    };
+    let mut record: Vec<u8> = numbers.into_iter().flat_map(u64::to_be_bytes).collect();
+    record.truncate(bytes);
     record
 }
 
-/// Decodes the record under [`STATE_KEY`].
+/// Decodes the record under [`STATE_KEY`], whose length says of which format it is.
 ///
 /// # Errors
 ///
 /// If it is not one, or no entries can lead to this state.
 pub fn decode_state(record: &[u8]) -> Result<MachineState, StoreError> {
-    if record.len() != STATE_BYTES {
-        return Err(corrupt("state", record));
-    }
     let number = |at: usize| be_u64(&record[at * 8..at * 8 + 8]);
+    let (format, leases, first) = match record.len() {
+        STATE_BYTES_OLDEST => (FORMAT_OLDEST, 0, MachineState::EMPTY.first_revision),
+        STATE_BYTES => (FORMAT_VERSION, number(5), Revision(number(6))),
+        _ => return Err(corrupt("state", record)),
+    };
     let state = MachineState {
+        format,
         applied_index: Index(number(0)),
         applied_term: Term(number(1)),
         revision: Revision(number(2)),
         compact_revision: Revision(number(3)),
         sessions: number(4),
+        leases,
+        first_revision: first,
     };
     match is_possible(&state) {
         true => Ok(state),
@@ -462,33 +525,35 @@ pub fn decode_state(record: &[u8]) -> Result<MachineState, StoreError> {
 
 /// Whether entries can lead to this state.
 fn is_possible(state: &MachineState) -> bool {
-    let (index, first) = (state.applied_index.0, MachineState::EMPTY.revision);
+    let (index, first) = (state.applied_index.0, state.first_revision);
     index <= NUMBER_MAX
         && state.applied_term.0 <= NUMBER_MAX
+        && (1..=NUMBER_MAX).contains(&first.0)
         // It also keeps the counting of revisions from overflowing.
         && (first..=Revision(first.0 + index)).contains(&state.revision)
         // Otherwise readers would wait for a newest revision that is never readable.
         && state.compact_revision <= state.revision
         && state.sessions <= SESSIONS_MAX
+        && state.leases <= LEASES_MAX
 }
 
-/// The record under [`FORMAT_KEY`].
+/// The record under [`FORMAT_KEY`] of a store of this format.
 #[must_use]
-pub fn encode_format() -> [u8; 4] {
-    FORMAT_VERSION.to_be_bytes()
+pub fn encode_format(format: u32) -> [u8; 4] {
+    format.to_be_bytes()
 }
 
-/// Checks the record under [`FORMAT_KEY`].
+/// Checks the record under [`FORMAT_KEY`], and returns the format.
 ///
 /// # Errors
 ///
 /// If it is newer than this program, or not a format.
-pub fn check_format(record: &[u8]) -> Result<(), StoreError> {
+pub fn check_format(record: &[u8]) -> Result<u32, StoreError> {
     if record.len() != 4 {
         return Err(corrupt("format", record));
     }
     match be_u32(record) {
-        FORMAT_VERSION => Ok(()),
+        found @ FORMAT_OLDEST..=FORMAT_VERSION => Ok(found),
         found if found > FORMAT_VERSION => Err(StoreError::NewerFormat {
             what: "the state in the data directory",
             found,

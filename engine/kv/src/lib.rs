@@ -6,6 +6,7 @@
 //! - [`command`], [`membership`]: the data of log entries.
 //! - [`machine`]: applies entries; [`outcome`] is the result.
 //! - [`reader`]: concurrent reads of the newest or a past revision, and of history for watches.
+//! - [`Selection`]: which pairs of a range are returned, and in which order.
 //! - [`collector`]: concurrent removal of compacted versions.
 //! - [`damage`]: reports damage of the store to the member.
 //! - [`retention`], [`expiry`]: what a leader proposes on its own, by a clock that is passed in.
@@ -29,6 +30,7 @@ pub mod reader;
 pub mod retention;
 pub mod revision_waits;
 mod scan;
+mod selection;
 mod session;
 pub mod store;
 #[cfg(test)]
@@ -41,23 +43,25 @@ pub mod watch;
 pub use collector::{Collected, Collector};
 pub use command::{
     Batch, BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, Expected,
-    ExpiredKey, LoggedRequest, Relation, Request, SessionStamp,
+    ExpiredKey, LeaseCheckpoint, LoggedRequest, PutLease, RangeRead, Relation, Request,
+    SessionStamp,
 };
 pub use expiry::{DueSession, Expiry, RETRY as EXPIRY_RETRY};
 pub use key_range::KeyRange;
 pub use layout::Stamp;
 pub use machine::{Flusher, StateMachine};
 pub use membership::{Member, Membership, MembershipChange, MembershipRefusal};
-pub use outcome::{Applied, BatchAnswer, Outcome, Refusal};
+pub use outcome::{Applied, BatchAnswer, LeaseEnd, Outcome, Refusal, RunningRevision};
 pub use reader::{
-    Changes, ChangesQuery, Event, EventKind, ExpiringKey, Gets, LogicalHash, PageLimits,
+    Changes, ChangesQuery, Event, EventKind, ExpiringKey, Gets, LeaseInfo, LogicalHash, PageLimits,
     RangeQuery, RangeResult, ReadError, Reader, SessionInfo, Survey, Want,
 };
 pub use retention::{Retention, RetentionSetting};
+pub use selection::{RevisionBounds, Selected, Selection, SortBy, SortOrder};
 pub use store::{Store, StoreError};
 
 use bytes::Bytes;
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 
 // These limits are part of the meaning of commands: members with different limits would diverge. A
 // changed limit needs a new `CommandVersion`, and the old limit for the versions before.
@@ -65,6 +69,8 @@ use dengine_types::Revision;
 /// The maximum number of open sessions. Each costs at most [`SESSION_BYTES_MAX`] and two
 /// [`REPLY_BYTES_MAX`] on disk.
 pub const SESSIONS_MAX: u64 = 10_000;
+/// The maximum number of leases. The leader counts the time of each in memory.
+pub const LEASES_MAX: u64 = 1_000_000;
 /// The maximum number of stored replies of a session. At the limit, all commands but the oldest
 /// open one are refused until the client acknowledges some.
 pub const SESSION_REPLIES_MAX: usize = 256;
@@ -75,6 +81,9 @@ pub const SESSION_BYTES_MAX: u64 = 256 << 10;
 pub const REPLY_BYTES_MAX: usize = 16 << 10;
 /// The maximum bytes of pairs that all reads of one batch return.
 pub const BATCH_READ_BYTES_MAX: usize = 4 << 20;
+/// How many batches may be within each other. Their records must not have more levels than decoders
+/// of protobuf messages take, which is 100.
+pub const BATCH_DEPTH_MAX: usize = 32;
 
 /// The maximum that one command may delete by ranges, in bytes: the length of each key plus an
 /// overhead of 32 bytes, and its value if that is returned.
@@ -118,4 +127,6 @@ pub struct KeyValue {
     pub version: u64,
     /// The key expires this many milliseconds after its last change; 0 for never.
     pub ttl_ms: u64,
+    /// The lease that it is attached to, with which it is deleted; [`LeaseId::NONE`] for none.
+    pub lease: LeaseId,
 }

@@ -9,13 +9,13 @@ use dengine_types::{Entry, Index, Revision, SessionId, Term};
 use super::damage::Damage;
 use super::key_cache::{self, KeyCache};
 use super::layout::{
-    FORMAT_KEY, MEMBERSHIP_KEY, MachineState, STATE_KEY, check_format, decode_membership,
-    decode_state, encode_format, encode_state, session_range,
+    FORMAT_KEY, FORMAT_OLDEST, MEMBERSHIP_KEY, MachineState, STATE_KEY, check_format,
+    decode_membership, decode_state, encode_format, encode_state, session_range,
 };
 use super::store::{Cursor, Reclaimed, Scope, Store, StoreError, WriteBatch};
 use super::transition::{Finished, Transition};
 use super::visits::VisitBounds;
-use super::{Applied, Collector, CommandVersion, Membership, Reader};
+use super::{Applied, Collector, CommandVersion, LeaseInfo, Membership, ReadError, Reader};
 
 /// A step ends once its batch and its outcomes have this size. Ranges make effects much larger than
 /// the entries that cause them, so the number of entries is no limit. Changing it is safe: members
@@ -65,10 +65,10 @@ impl<S: Store> StateMachine<S> {
     /// If the store fails, is damaged, holds something else, or was written by a newer program. It
     /// is unchanged then.
     pub fn open(store: S) -> Result<Self, StoreError> {
-        match store.get(FORMAT_KEY)? {
+        let format = match store.get(FORMAT_KEY)? {
             Some(format) => check_format(&format)?,
             None => begin(&store)?,
-        }
+        };
         if planted!(SessionsLostOnRestart) {
             forget_sessions(&store)?;
         }
@@ -76,6 +76,12 @@ impl<S: Store> StateMachine<S> {
             .get(STATE_KEY)?
             .ok_or_else(|| StoreError::Corrupt("the state record is missing".to_owned()))?;
         let state = decode_state(&state)?;
+        if state.format != format {
+            return Err(StoreError::Corrupt(format!(
+                "the state record is of format {}, and the store of format {format}",
+                state.format
+            )));
+        }
         let membership = match store.get(MEMBERSHIP_KEY)? {
             Some(record) => decode_membership(&record)?,
             None => Membership::default(),
@@ -144,6 +150,29 @@ impl<S: Store> StateMachine<S> {
         Arc::clone(&self.membership)
     }
 
+    /// Which commands a member has to read that takes part: one that reads less can neither open
+    /// this state nor have come to it.
+    #[must_use]
+    pub fn commands_needed(&self) -> CommandVersion {
+        match self.state.format {
+            FORMAT_OLDEST => CommandVersion::OLDEST,
+            _ => CommandVersion::V4,
+        }
+    }
+
+    /// All leases as of the last applied entry.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails or is damaged.
+    pub fn leases(&self) -> Result<Vec<LeaseInfo>, StoreError> {
+        let leases = self.reader().leases(None, usize::MAX);
+        leases.map_err(|error| match error {
+            ReadError::Store(error) => error,
+            other => unreachable!("it reads what is now, to the end: {other}"),
+        })
+    }
+
     /// Applies entries that follow the last applied one, in as few steps as [`Self::apply_step`]
     /// needs. Entries that were applied before are skipped; the result has one item for each of the
     /// others.
@@ -167,7 +196,8 @@ impl<S: Store> StateMachine<S> {
     }
 
     /// Applies entries that follow the last applied one, in a single batch: as many as it takes to
-    /// visit 64 records or to reach about 16 MiB of effects and outcomes, at least one. Entries
+    /// visit 64 records or to reach about 16 MiB of effects and outcomes, at least one, and none
+    /// behind a change that may read the past. Entries
     /// that were applied before are skipped; the result has one item for each that was applied now,
     /// and so is empty once all of them are.
     ///
@@ -204,7 +234,9 @@ impl<S: Store> StateMachine<S> {
         for entry in entries {
             expected = expected.next();
             assert_eq!(entry.index, expected, "entries are applied without gaps");
-            let outcome = step.apply(entry)?;
+            let Some(outcome) = step.apply(entry)? else {
+                break;
+            };
             answer_bytes += outcome.pairs_bytes();
             records += step.records();
             applied.push(Applied {
@@ -378,8 +410,8 @@ impl<S> SharedState<S> {
     }
 }
 
-/// Initializes an empty store.
-fn begin<S: Store>(store: &S) -> Result<(), StoreError> {
+/// Initializes an empty store. Returns its format.
+fn begin<S: Store>(store: &S) -> Result<u32, StoreError> {
     let mut cursor = store.cursor(Scope::Between(Vec::new()..vec![0xff; 16]));
     cursor.seek(&[])?;
     if let Some((key, _)) = cursor.record() {
@@ -390,9 +422,11 @@ fn begin<S: Store>(store: &S) -> Result<(), StoreError> {
     }
     drop(cursor);
     let mut batch = WriteBatch::default();
-    batch.put(FORMAT_KEY, &encode_format());
+    let format = MachineState::EMPTY.format;
+    batch.put(FORMAT_KEY, &encode_format(format));
     batch.put(STATE_KEY, &encode_state(&MachineState::EMPTY));
-    store.write(&batch)
+    store.write(&batch)?;
+    Ok(format)
 }
 
 /// Only for [`dengine_planted::Bug::SessionsLostOnRestart`].

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 
 use super::layout::{
     Version, corrupt, data_range, put_data_key, put_inverted, split_data_key, user_key, version,
@@ -35,6 +35,7 @@ pub(super) struct Found<'a> {
     create_revision: Revision,
     version: u64,
     ttl_ms: u64,
+    lease: LeaseId,
     value: &'a [u8],
 }
 
@@ -65,6 +66,7 @@ impl Found<'_> {
             mod_revision: self.revision,
             version: self.version,
             ttl_ms: self.ttl_ms,
+            lease: self.lease,
         }
     }
 }
@@ -194,6 +196,7 @@ pub(super) fn live<'a>(key: &'a [u8], record: &'a [u8]) -> Result<Option<Found<'
         create_revision,
         version,
         ttl_ms,
+        lease,
         value,
     } = version(record)?
     else {
@@ -210,6 +213,7 @@ pub(super) fn live<'a>(key: &'a [u8], record: &'a [u8]) -> Result<Option<Found<'
         create_revision,
         version,
         ttl_ms,
+        lease,
         value,
     }))
 }

@@ -5,15 +5,22 @@ use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 
-use super::scan::Found;
+use super::layout::user_key;
+use super::scan::{Found, Seen};
+use super::selection::{PAIR_OVERHEAD_BYTES, Selected};
 use super::store::StoreError;
 use super::visits::Visits;
-use super::{BatchAnswer, BatchOperation, Compare, CompareTarget, KeyRange, KeyValue, Relation};
+use super::{
+    BATCH_READ_BYTES_MAX, Batch, BatchAnswer, BatchOperation, Compare, CompareTarget, KeyRange,
+    KeyValue, RangeRead, Refusal, Relation,
+};
 
-/// The approximate cost of a pair in an answer besides its key and value.
-const PAIR_OVERHEAD_BYTES: usize = 32;
+/// What a pair adds to an answer, or to what a command deletes, without its value.
+pub(super) fn pair_bytes(key: &[u8]) -> usize {
+    PAIR_OVERHEAD_BYTES + key.len()
+}
 
 pub(super) enum Live<'a> {
     /// As it is in the store.
@@ -47,9 +54,20 @@ pub(super) enum Visited<'a> {
     Live(Live<'a>),
     /// Deleted by this revision; its records have this many bytes.
     Deleted(usize, Revision),
+    /// Changed after the revision that is read. Then its change is in history on all members.
+    Later,
 }
 
-impl Visited<'_> {
+impl<'a> Visited<'a> {
+    /// What a scan has seen.
+    pub(super) fn of(seen: &'a Seen<'a>) -> Result<Self, StoreError> {
+        Ok(match seen {
+            Seen::Live(found) => Self::Live(Live::Stored(found.key()?, found)),
+            Seen::Deleted { prefix, revision } => Self::Deleted(user_key(prefix)?.len(), *revision),
+            Seen::Later => Self::Later,
+        })
+    }
+
     /// The size that the visit counts; `None` for a deleted key that history need not have any
     /// more, because members differ in which of these they still have.
     pub(super) fn cost_bytes(&self, compacted: Revision) -> Option<usize> {
@@ -58,6 +76,7 @@ impl Visited<'_> {
             Self::Deleted(key, revision) => {
                 (*revision > compacted).then_some(PAIR_OVERHEAD_BYTES + key)
             }
+            Self::Later => Some(PAIR_OVERHEAD_BYTES),
         }
     }
 }
@@ -86,9 +105,39 @@ impl<'a> Get<'a> {
                 keys_only: *keys_only,
                 count_only: *count_only,
             }),
-            BatchOperation::Put { .. } | BatchOperation::Delete { .. } => None,
+            BatchOperation::Put { .. }
+            | BatchOperation::Delete { .. }
+            | BatchOperation::Range(_)
+            | BatchOperation::Batch(_) => None,
         }
     }
+}
+
+/// Whether a revision of the past can be read.
+pub(super) fn check_past(
+    requested: Revision,
+    current: Revision,
+    compacted: Revision,
+) -> Result<(), Refusal> {
+    if requested > current {
+        return Err(Refusal::Future { requested, current });
+    }
+    if requested < compacted {
+        return Err(Refusal::Compacted {
+            requested,
+            compacted,
+        });
+    }
+    Ok(())
+}
+
+/// What the whole reads of a batch may still return.
+pub(super) struct ReadRoom(usize);
+
+impl ReadRoom {
+    pub(super) const OF_BATCH: Self = Self(BATCH_READ_BYTES_MAX);
+    /// Only what they visit is limited.
+    pub(super) const UNBOUNDED: Self = Self(usize::MAX);
 }
 
 /// A state that a batch reads.
@@ -107,6 +156,14 @@ pub(super) trait View {
         visit: impl FnMut(&Live<'_>) -> ControlFlow<()>,
     ) -> Result<(), Self::Error>;
 
+    /// The same at a revision of the past, of which nothing is compacted that is visible there.
+    fn visit_past(
+        &mut self,
+        keys: &KeyRange,
+        at: Revision,
+        visit: impl FnMut(&Live<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Self::Error>;
+
     /// What ranges have visited.
     fn visits(&self) -> &Visits;
 
@@ -118,6 +175,22 @@ pub(super) trait View {
             }
         }
         Ok(None)
+    }
+
+    /// Judges the comparisons of a batch, and of the batches within it that are done in
+    /// consequence. Adds whether they hold, for each batch in the order in which they are done;
+    /// returns how many were made.
+    fn judge(&mut self, batch: &Batch, verdicts: &mut Vec<bool>) -> Result<usize, Self::Error> {
+        let failed_at = self.first_that_fails(&batch.compares)?;
+        let mut compared = failed_at.map_or(batch.compares.len(), |at| at + 1);
+        let holds = failed_at.is_none();
+        verdicts.push(holds);
+        for operation in batch.list(holds) {
+            if let BatchOperation::Batch(inner) = operation {
+                compared += self.judge(inner, verdicts)?;
+            }
+        }
+        Ok(compared)
     }
 
     fn holds(&mut self, compare: &Compare) -> Result<bool, Self::Error> {
@@ -141,6 +214,49 @@ pub(super) trait View {
         } else {
             holds_for(compare, None)
         })
+    }
+
+    /// Reads a range as a whole, if there is room for it.
+    fn range(
+        &mut self,
+        read: &RangeRead,
+        room: &mut ReadRoom,
+    ) -> Result<Result<BatchAnswer, Refusal>, Self::Error> {
+        let with_values = !read.keys_only || read.selection.needs_values();
+        let mut selected = Selected::new(read.selection, read.limit);
+        let mut count = 0;
+        let mut fits = true;
+        let visit = |live: &Live<'_>| {
+            count += 1;
+            if read.count_only || !selected.is_open() {
+                return ControlFlow::Continue(());
+            }
+            let mut kv = live.to_key_value(with_values);
+            if !with_values {
+                kv.value.clear();
+            }
+            selected.offer(kv);
+            fits = selected.size_bytes() <= room.0;
+            match fits {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        };
+        match read.revision {
+            None => self.visit_live(&read.keys, visit)?,
+            Some(at) => self.visit_past(&read.keys, at, visit)?,
+        }
+        if !fits {
+            return Ok(Err(Refusal::ReadsTooMuch {
+                bytes_max: BATCH_READ_BYTES_MAX as u64,
+            }));
+        }
+        room.0 -= selected.size_bytes();
+        let (mut kvs, more) = selected.finish();
+        if read.keys_only {
+            kvs.iter_mut().for_each(|kv| kv.value.clear());
+        }
+        Ok(Ok(BatchAnswer::Get { kvs, more, count }))
     }
 
     /// Reads a range. `room` is what all reads of the batch may still return; the pair that exceeds
@@ -185,6 +301,7 @@ fn holds_for(compare: &Compare, kv: Option<&KeyValue>) -> bool {
         (CompareTarget::Version(wanted), _) => kv.map_or(0, |kv| kv.version).cmp(wanted),
         (CompareTarget::CreateRevision(wanted), _) => revision(|kv| kv.create_revision).cmp(wanted),
         (CompareTarget::ModRevision(wanted), _) => revision(|kv| kv.mod_revision).cmp(wanted),
+        (CompareTarget::Lease(wanted), _) => kv.map_or(LeaseId::NONE, |kv| kv.lease).cmp(wanted),
         (CompareTarget::Value(wanted), Some(kv)) => kv.value.cmp(wanted),
         // A missing value cannot be expressed.
         (CompareTarget::Value(_), None) => return false,

@@ -134,6 +134,8 @@ pub enum Bug {
     PreVoteTakenForVote,
     /// A delete that matches no key takes a revision.
     RevisionForNothing,
+    /// The comparisons of a batch within a batch see what the operations before it have changed.
+    NestedCompareAfterWrites,
     /// A member whose leader's log contradicts its own refuses it without end, and goes on
     /// answering callers.
     ContradictionIgnored,
@@ -151,6 +153,18 @@ pub enum Bug {
     /// A member whose disk failed on acknowledged writes starts from it again, as long as the boot
     /// id is the same.
     TrustedAfterFailedSync,
+    /// A member that believes that it leads keeps leases alive without asking anybody.
+    KeepAliveByDeposedLeader,
+    /// A lease is kept alive although its end is proposed.
+    KeepAliveOverPendingExpiry,
+    /// A key that is attached to another lease, or to none, is still listed by the one before.
+    DetachForgotten,
+    /// The keys of a lease that ends go in a revision each.
+    LeaseKeysGoApart,
+    /// A new leader counts no time of the leases that were granted before it.
+    LeasesNotCountedAnew,
+    /// A snapshot lacks the records that tell which keys are attached to which lease.
+    AttachmentsLostOnSnapshot,
     // It takes threads to see the bugs from here on. The simulator has one, in which loads and
     // stores happen in program order, so these are not in `ALL`, and a test of `src/models` in
     // `dengine-raft` switches each on.
@@ -195,7 +209,7 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs that the simulator finds; docs/simulator.md says in how many seeds.
-    pub const ALL: [Self; 65] = [
+    pub const ALL: [Self; 72] = [
         Self::VoteNotSynced,
         Self::AckBeforeSync,
         Self::LeaseTooLong,
@@ -241,6 +255,7 @@ impl Bug {
         Self::ContextNotSent,
         Self::PreVoteTakenForVote,
         Self::RevisionForNothing,
+        Self::NestedCompareAfterWrites,
         Self::RestartWaitsByNewSettings,
         Self::DisplacedTakenForDead,
         Self::SilentLearnerPromoted,
@@ -261,6 +276,12 @@ impl Bug {
         Self::PauseNeverReset,
         Self::PageNotBoundedInBytes,
         Self::TruncationWaitsBehindWrite,
+        Self::KeepAliveByDeposedLeader,
+        Self::KeepAliveOverPendingExpiry,
+        Self::DetachForgotten,
+        Self::LeaseKeysGoApart,
+        Self::LeasesNotCountedAnew,
+        Self::AttachmentsLostOnSnapshot,
     ];
 
     /// Its name on the command line.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use bytes::Bytes;
 use dengine_kv::{CommandVersion, MembershipChange};
 use dengine_log::Position;
-use dengine_types::{Entry, EntryKind, Index, MemberId};
+use dengine_types::{Entry, EntryKind, Index, LeaseId, MemberId};
 
 use crate::replica::{Announcement, AppliedRange};
 
@@ -41,6 +41,14 @@ pub enum Input {
         token: Token,
         /// How it is to be confirmed.
         confirm: Confirm,
+    },
+    /// Answer a question about a lease, which only the leader can. Answered by
+    /// [`Output::Lease`](crate::Output::Lease) or [`Output::Refused`](crate::Output::Refused).
+    Lease {
+        /// To answer with.
+        token: Token,
+        lease: LeaseId,
+        ask: LeaseAsk,
     },
     /// Hand leadership over. Answered by [`Output::Transferred`](crate::Output::Transferred) or
     /// [`Output::Refused`](crate::Output::Refused).
@@ -147,7 +155,8 @@ pub struct EncodedCommand {
 }
 
 impl EncodedCommand {
-    /// Encodes a command.
+    /// Encodes a command where every member reads up to `version`. What that cannot say is encoded
+    /// in the version that can, and the replica refuses it.
     #[must_use]
     pub fn new(request: dengine_kv::Request, version: CommandVersion) -> Self {
         Self {
@@ -186,6 +195,15 @@ pub enum Confirm {
     Quorum,
     /// The leader's lease will do, if it holds when the clock is read after the read came in.
     Lease,
+}
+
+/// What is asked about a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseAsk {
+    /// That it lasts its whole time from now on.
+    KeepAlive,
+    /// How much is left of it.
+    Remaining,
 }
 
 /// Who shall lead instead.

@@ -19,7 +19,7 @@
 //!        ├─ Log(LogJob) ─────────┼─▶ LogWriter ── Persisted ──▶ Input
 //!        ├─ Apply(ApplyJob) ─────┼─▶ Applier ──── Applied ────▶ Input, and answers
 //!        ├─ Send ─▶ peers ─▶ Message ─▶ Input
-//!        └─ MayRead, Refused, Lost, Forgotten, Transferred ─▶ callers
+//!        └─ MayRead, Lease, Refused, Lost, Forgotten, Transferred ─▶ callers
 //! ```
 //! [`Replica`](replica::Replica) and consensus speak of the same [`Output`]s: what consensus wants
 //! done passes through the replica, which takes note of some of it and holds reads back until what
@@ -85,6 +85,7 @@ pub mod peer_queue;
 pub mod replica;
 
 pub use input::{
-    AppendId, Confirm, EncodedCommand, Input, OwnCommands, SnapshotMeta, Successor, Token, Write,
+    AppendId, Confirm, EncodedCommand, Input, LeaseAsk, OwnCommands, SnapshotMeta, Successor,
+    Token, Write,
 };
-pub use output::{ApplyJob, Divergence, HandOver, LogJob, Outbound, Output, Written};
+pub use output::{ApplyJob, Divergence, HandOver, LeaseAnswer, LogJob, Outbound, Output, Written};

@@ -39,6 +39,12 @@ pub enum Output {
     Lost(Token),
     /// The outcome of this write can never be known: drop its caller without an answer.
     Forgotten(Token),
+    /// Answers a question about a lease.
+    Lease {
+        /// Which question.
+        token: Token,
+        answer: LeaseAnswer,
+    },
     /// The leadership transfer has completed.
     Transferred {
         /// Which transfer.
@@ -80,6 +86,20 @@ pub enum Output {
         /// Goes with it.
         hard_state: HardState,
     },
+}
+
+/// What a question about a lease comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseAnswer {
+    /// It is kept alive: it lasts for so many milliseconds since it was asked, at least.
+    Kept { ttl_ms: u64 },
+    Lasts {
+        ttl_ms: u64,
+        /// How much is left of that. It may last longer.
+        remaining_ms: u64,
+    },
+    /// There is no such lease.
+    NotFound,
 }
 
 /// Why a leader hands over of its own accord.

@@ -1,7 +1,7 @@
 //! A cluster of one inside a program: `cargo run --release --example embedded`
 #![expect(clippy::print_stdout, reason = "an example shows what it did")]
 
-use dengine::kv::Command;
+use dengine::kv::{Command, PutLease};
 use dengine::types::ClusterId;
 use dengine::{Config, Node};
 
@@ -26,8 +26,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let put = Command::Put {
         key: "hello".into(),
         value: "world".into(),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
+        lease: PutLease::None,
     };
     let written = node.write(put).await?;
 

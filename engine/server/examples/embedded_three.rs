@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use dengine::kv::Command;
+use dengine::kv::{Command, PutLease};
 use dengine::types::ClusterId;
 use dengine::{Config, NewMember, Node};
 
@@ -109,8 +109,10 @@ async fn put(node: &Node, key: &str, value: &str) -> Result<(), Box<dyn Error>> 
     let put = Command::Put {
         key: key.to_owned().into(),
         value: value.to_owned().into(),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
+        lease: PutLease::None,
     };
     node.write(put).await?;
     Ok(())

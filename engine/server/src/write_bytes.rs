@@ -45,10 +45,7 @@ pub(crate) fn of_parts_asked(call: &Call) -> usize {
 /// The same for what is proposed: whoever asked for it is answered by what was asked.
 pub(crate) fn of_parts_proposed(command: &Command) -> usize {
     match command {
-        Command::Batch(batch) => {
-            let operations = batch.then.len() + batch.otherwise.len();
-            of_parts(batch.compares.len(), operations)
-        }
+        Command::Batch(batch) => batch.parts_bytes(),
         Command::Put { .. }
         | Command::Delete { .. }
         | Command::CompareAndSwap { .. }
@@ -57,7 +54,11 @@ pub(crate) fn of_parts_proposed(command: &Command) -> usize {
         | Command::KeepAlive { .. }
         | Command::CloseSession { .. }
         | Command::ExpireSession { .. }
-        | Command::ExpireKeys { .. } => 0,
+        | Command::ExpireKeys { .. }
+        | Command::GrantLease { .. }
+        | Command::RevokeLease { .. }
+        | Command::ExpireLease { .. }
+        | Command::CheckpointLeases { .. } => 0,
     }
 }
 

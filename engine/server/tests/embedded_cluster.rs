@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dengine::{Config, NewMember, Node, RequestError};
-use dengine_kv::{Command, Outcome};
+use dengine_kv::{Command, Outcome, PutLease};
 use dengine_types::{ClusterId, MemberId, Revision};
 use futures::poll;
 
@@ -59,8 +59,10 @@ fn put(key: &str, value: &str) -> Command {
     Command::Put {
         key: Bytes::copy_from_slice(key.as_bytes()),
         value: Bytes::copy_from_slice(value.as_bytes()),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
+        lease: PutLease::None,
     }
 }
 

@@ -54,6 +54,21 @@ number! {
     SessionId
 }
 
+/// Names a lease, to which keys are attached. Clients choose ids, and may choose negative ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseId(pub i64);
+
+impl LeaseId {
+    /// No lease: what a key has that is attached to none.
+    pub const NONE: Self = Self(0);
+}
+
+impl fmt::Display for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl Revision {
     #[must_use]
     pub fn next(self) -> Self {

@@ -1,12 +1,11 @@
 //! Several operations in one command, after comparisons: a transaction of etcd.
 
-use std::collections::BTreeSet;
-use std::ops::Bound;
-
 use bytes::Bytes;
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 
 use crate::KeyRange;
+use crate::command::PutLease;
+use crate::selection::Selection;
 
 /// Does `then` if all of `compares` hold, else `otherwise`, in order, in at most one revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,6 +49,8 @@ pub enum CompareTarget {
     ModRevision(Revision),
     /// Its value, byte by byte.
     Value(Bytes),
+    /// The lease that it is attached to; 0 if to none, or if it does not exist.
+    Lease(LeaseId),
 }
 
 /// One operation of a batch. It sees the effects of those before it.
@@ -59,10 +60,13 @@ pub enum BatchOperation {
     Put {
         key: Bytes,
         value: Bytes,
+        /// As in [`Command::Put`](super::Command::Put). The key has to exist before the batch.
+        ignore_value: bool,
         /// Return the pair before the change.
         prev_kv: bool,
         /// 0: never expires.
         ttl_ms: u64,
+        lease: PutLease,
     },
     /// As [`Command::Delete`](super::Command::Delete).
     Delete {
@@ -80,64 +84,44 @@ pub enum BatchOperation {
         keys_only: bool,
         count_only: bool,
     },
+    /// Reads a range as [`RangeRead`] describes.
+    Range(Box<RangeRead>),
+    /// Compares, and then does one of two lists of operations. Its comparisons, as all of the whole
+    /// batch, are with keys as they are before the first operation. At most
+    /// [`BATCH_DEPTH_MAX`](crate::BATCH_DEPTH_MAX) batches are within each other.
+    Batch(Box<Batch>),
 }
 
-impl Batch {
-    /// A key that one list of operations would change twice: put twice, or put and deleted. The
-    /// order of such changes within one revision would be undefined, so the batch is refused, as in
-    /// etcd, whichever list would be done. Deleting twice is harmless.
-    #[must_use]
-    pub fn duplicate_key(&self) -> Option<&Bytes> {
-        duplicate_key(&self.then).or_else(|| duplicate_key(&self.otherwise))
-    }
-
-    /// Whether neither list changes anything, whatever the result of the comparisons.
-    #[must_use]
-    pub fn reads_only(&self) -> bool {
-        let mut operations = self.then.iter().chain(&self.otherwise);
-        operations.all(|operation| match operation {
-            BatchOperation::Get { .. } => true,
-            BatchOperation::Put { .. } | BatchOperation::Delete { .. } => false,
-        })
-    }
-
-    /// The ranges that it compares, reads and deletes.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &KeyRange> {
-        let operations = self.then.iter().chain(&self.otherwise);
-        let of_operations = operations.filter_map(|operation| match operation {
-            BatchOperation::Get { keys, .. } | BatchOperation::Delete { keys, .. } => Some(keys),
-            BatchOperation::Put { .. } => None,
-        });
-        self.compares.iter().map(|it| &it.keys).chain(of_operations)
-    }
-
-    /// Whether either list sets a key, so that it takes space.
-    #[must_use]
-    pub fn puts(&self) -> bool {
-        let mut operations = self.then.iter().chain(&self.otherwise);
-        operations.any(|operation| match operation {
-            BatchOperation::Put { .. } => true,
-            BatchOperation::Delete { .. } | BatchOperation::Get { .. } => false,
-        })
-    }
+/// A read of a range, whole: if all reads of the batch together return more than
+/// [`BATCH_READ_BYTES_MAX`](crate::BATCH_READ_BYTES_MAX), nothing is done, and the batch is refused
+/// as [`Refusal::ReadsTooMuch`](crate::Refusal::ReadsTooMuch). Its answer counts all keys of the
+/// range, whatever is selected of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeRead {
+    pub keys: KeyRange,
+    /// The revision to read at, at most the one before the batch, and not compacted; else the batch
+    /// is refused before anything is done. `None`: as the operations before it left the keys.
+    pub revision: Option<Revision>,
+    /// The maximum number of pairs; 0 for no limit.
+    pub limit: u64,
+    pub keys_only: bool,
+    /// Return no pairs.
+    pub count_only: bool,
+    /// Which pairs, and in which order.
+    pub selection: Selection,
 }
 
-fn duplicate_key(operations: &[BatchOperation]) -> Option<&Bytes> {
-    let mut puts = BTreeSet::new();
-    for operation in operations {
-        if let BatchOperation::Put { key, .. } = operation
-            && !puts.insert(key)
-        {
-            return Some(key);
+impl RangeRead {
+    /// All pairs of a range, as the operations before it left them.
+    #[must_use]
+    pub fn new(keys: KeyRange) -> Self {
+        Self {
+            keys,
+            revision: None,
+            limit: 0,
+            keys_only: false,
+            count_only: false,
+            selection: Selection::default(),
         }
     }
-    operations.iter().find_map(|operation| match operation {
-        BatchOperation::Delete { keys, .. } => {
-            // Only the first key at or after the start can be in the range.
-            let from = (Bound::Included(keys.start()), Bound::Unbounded);
-            let first = puts.range::<Bytes, _>(from).next().copied();
-            first.filter(|key| keys.contains(key))
-        }
-        BatchOperation::Put { .. } | BatchOperation::Get { .. } => None,
-    })
 }

@@ -1,25 +1,29 @@
 //! Requests as protobuf messages in the log. `docs/formats.md` describes the same messages.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use dengine_types::{Index, Revision, SessionId};
+use dengine_types::{Index, LeaseId, Revision, SessionId};
 use prost::Message as _;
 
 use super::records::{
-    BatchRecord, CompareAndSwapRecord, CompareRecord, DeleteRecord, EndRecord, ExpectedRecord,
-    ExpireKeysRecord, ExpireSessionRecord, ExpiredKeyRecord, GetRecord, KeysRecord, Kind,
-    OperationKind, OperationRecord, PutRecord, RequestRecord, StampRecord, TargetRecord,
+    CheckpointLeasesRecord, CheckpointRecord, CompareAndSwapRecord, DeleteRecord, EndRecord,
+    ExpectedRecord, ExpireKeysRecord, ExpireLeaseRecord, ExpireSessionRecord, ExpiredKeyRecord,
+    GrantLeaseRecord, KeysRecord, Kind, PutLeaseRecord, PutRecord, RequestRecord, StampRecord,
 };
 use super::version::NotRead;
 use super::{
-    Batch, BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, Expected,
-    ExpiredKey, LoggedRequest, Relation, Request, SessionStamp,
+    BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, Expected,
+    ExpiredKey, LeaseCheckpoint, LoggedRequest, PutLease, Request, SessionStamp,
 };
 use crate::{KeyRange, StoreError};
 
 impl Request {
-    /// Encodes the data of a log entry in `version`.
+    /// Encodes the data of a log entry where every member reads up to the version `read_by_all`.
+    ///
+    /// If that lacks what it says, it is written in the version that has it
+    /// ([`Self::version_needed`]), and the replica does not propose it.
     #[must_use]
-    pub fn encode(self, version: CommandVersion) -> Bytes {
+    pub fn encode(self, read_by_all: CommandVersion) -> Bytes {
+        let version = self.version_written(read_by_all);
         let record = RequestRecord::from(self);
         let mut data = BytesMut::with_capacity(1 + record.encoded_len());
         data.put_u8(version.number());
@@ -50,7 +54,7 @@ impl Request {
         let number = data.split_to(1)[0];
         match CommandVersion::read(number, reads_max) {
             Ok(version) => {
-                let request = Self::decode_record(data);
+                let request = Self::decode_record(data).and_then(|it| it.read_as(version));
                 Ok(request.map(|request| LoggedRequest { version, request }))
             }
             Err(NotRead::Older) => Ok(Err(CommandError::Malformed(format!("version {number}")))),
@@ -70,6 +74,52 @@ impl Request {
             session: record.session.map(Into::into),
             command: kind.try_into()?,
         })
+    }
+
+    /// What programs read that know no later version: they skip fields that they do not know, and
+    /// miss an operation of an unknown kind. No program writes any.
+    fn read_as(mut self, version: CommandVersion) -> Result<Self, CommandError> {
+        if version >= CommandVersion::V4 {
+            return Ok(self);
+        }
+        let is_unknown = |operation: &BatchOperation| {
+            matches!(
+                operation,
+                BatchOperation::Range(_) | BatchOperation::Batch(_)
+            )
+        };
+        let is_about_lease = |compare: &Compare| matches!(compare.target, CompareTarget::Lease(_));
+        match &mut self.command {
+            Command::Put {
+                ignore_value,
+                lease,
+                ..
+            } => (*ignore_value, *lease) = (false, PutLease::None),
+            Command::Batch(batch) if batch.compares.iter().any(is_about_lease) => {
+                return Err(CommandError::Incomplete("target"));
+            }
+            Command::Batch(batch) if batch.any_operation(&is_unknown) => {
+                return Err(CommandError::Incomplete("operation"));
+            }
+            Command::Batch(batch) => {
+                for operation in batch.then.iter_mut().chain(&mut batch.otherwise) {
+                    if let BatchOperation::Put {
+                        ignore_value,
+                        lease,
+                        ..
+                    } = operation
+                    {
+                        (*ignore_value, *lease) = (false, PutLease::None);
+                    }
+                }
+            }
+            Command::GrantLease { .. }
+            | Command::RevokeLease { .. }
+            | Command::ExpireLease { .. }
+            | Command::CheckpointLeases { .. } => return Err(CommandError::Incomplete("kind")),
+            _ => {}
+        }
+        Ok(self)
     }
 }
 
@@ -102,13 +152,17 @@ impl From<Command> for Kind {
             Command::Put {
                 key,
                 value,
+                ignore_value,
                 prev_kv,
                 ttl_ms,
+                lease,
             } => Self::Put(PutRecord {
                 key,
                 value,
                 prev_kv,
                 ttl_ms,
+                lease: put_lease_record(lease),
+                ignore_value,
             }),
             Command::Delete { keys, prev_kv } => Self::Delete(DeleteRecord {
                 keys: Some(keys.into()),
@@ -139,6 +193,20 @@ impl From<Command> for Kind {
             Command::ExpireKeys { keys } => Self::ExpireKeys(ExpireKeysRecord {
                 keys: keys.into_iter().map(Into::into).collect(),
             }),
+            Command::GrantLease { lease, ttl_ms } => Self::GrantLease(GrantLeaseRecord {
+                lease: lease.0,
+                ttl_ms,
+            }),
+            Command::RevokeLease { lease } => Self::RevokeLease(lease.0),
+            Command::ExpireLease { lease, seen } => Self::ExpireLease(ExpireLeaseRecord {
+                lease: lease.0,
+                seen: seen.0,
+            }),
+            Command::CheckpointLeases { leases } => {
+                Self::CheckpointLeases(CheckpointLeasesRecord {
+                    leases: leases.into_iter().map(Into::into).collect(),
+                })
+            }
         }
     }
 }
@@ -149,8 +217,10 @@ impl TryFrom<Kind> for Command {
     fn try_from(kind: Kind) -> Result<Self, CommandError> {
         Ok(match kind {
             Kind::Put(put) => Self::Put {
+                lease: put_lease(put.lease.as_ref()),
                 key: put.key,
                 value: put.value,
+                ignore_value: put.ignore_value,
                 prev_kv: put.prev_kv,
                 ttl_ms: put.ttl_ms,
             },
@@ -185,7 +255,55 @@ impl TryFrom<Kind> for Command {
             Kind::ExpireKeys(it) => Self::ExpireKeys {
                 keys: it.keys.into_iter().map(Into::into).collect(),
             },
+            Kind::GrantLease(it) => Self::GrantLease {
+                lease: LeaseId(it.lease),
+                ttl_ms: it.ttl_ms,
+            },
+            Kind::RevokeLease(id) => Self::RevokeLease { lease: LeaseId(id) },
+            Kind::ExpireLease(it) => Self::ExpireLease {
+                lease: LeaseId(it.lease),
+                seen: Index(it.seen),
+            },
+            Kind::CheckpointLeases(it) => Self::CheckpointLeases {
+                leases: it.leases.into_iter().map(Into::into).collect(),
+            },
         })
+    }
+}
+
+pub(super) fn put_lease_record(lease: PutLease) -> Option<PutLeaseRecord> {
+    match lease {
+        PutLease::None => None,
+        PutLease::Attach(id) => Some(PutLeaseRecord::Attach(id.0)),
+        PutLease::Keep => Some(PutLeaseRecord::Keep(true)),
+    }
+}
+
+pub(super) fn put_lease(record: Option<&PutLeaseRecord>) -> PutLease {
+    match record {
+        None => PutLease::None,
+        Some(PutLeaseRecord::Attach(id)) => PutLease::Attach(LeaseId(*id)),
+        Some(PutLeaseRecord::Keep(_)) => PutLease::Keep,
+    }
+}
+
+impl From<LeaseCheckpoint> for CheckpointRecord {
+    fn from(checkpoint: LeaseCheckpoint) -> Self {
+        Self {
+            lease: checkpoint.lease.0,
+            remaining_ms: checkpoint.remaining_ms,
+            seen: checkpoint.seen.0,
+        }
+    }
+}
+
+impl From<CheckpointRecord> for LeaseCheckpoint {
+    fn from(record: CheckpointRecord) -> Self {
+        Self {
+            lease: LeaseId(record.lease),
+            remaining_ms: record.remaining_ms,
+            seen: Index(record.seen),
+        }
     }
 }
 
@@ -236,144 +354,11 @@ impl From<KeyRange> for KeysRecord {
     }
 }
 
-fn key_range(record: Option<KeysRecord>) -> Result<KeyRange, CommandError> {
+pub(super) fn key_range(record: Option<KeysRecord>) -> Result<KeyRange, CommandError> {
     let KeysRecord { key, end } = record.ok_or(CommandError::Incomplete("keys"))?;
     Ok(match end {
         None => KeyRange::One(key),
         Some(EndRecord::Before(end)) => KeyRange::Between { start: key, end },
         Some(EndRecord::Open(_)) => KeyRange::From(key),
     })
-}
-
-impl From<Batch> for BatchRecord {
-    fn from(batch: Batch) -> Self {
-        Self {
-            compares: batch.compares.into_iter().map(Into::into).collect(),
-            then: batch.then.into_iter().map(Into::into).collect(),
-            otherwise: batch.otherwise.into_iter().map(Into::into).collect(),
-        }
-    }
-}
-
-impl TryFrom<BatchRecord> for Batch {
-    type Error = CommandError;
-
-    fn try_from(record: BatchRecord) -> Result<Self, CommandError> {
-        let operations = |records: Vec<OperationRecord>| {
-            let operations = records.into_iter().map(BatchOperation::try_from);
-            operations.collect::<Result<_, _>>()
-        };
-        let compares = record.compares.into_iter().map(Compare::try_from);
-        Ok(Self {
-            compares: compares.collect::<Result<_, _>>()?,
-            then: operations(record.then)?,
-            otherwise: operations(record.otherwise)?,
-        })
-    }
-}
-
-impl From<Compare> for CompareRecord {
-    fn from(compare: Compare) -> Self {
-        Self {
-            keys: Some(compare.keys.into()),
-            relation: match compare.relation {
-                Relation::Equal => 1,
-                Relation::NotEqual => 2,
-                Relation::Greater => 3,
-                Relation::Less => 4,
-            },
-            target: Some(match compare.target {
-                CompareTarget::Version(it) => TargetRecord::Version(it),
-                CompareTarget::CreateRevision(it) => TargetRecord::CreateRevision(it.0),
-                CompareTarget::ModRevision(it) => TargetRecord::ModRevision(it.0),
-                CompareTarget::Value(it) => TargetRecord::Value(it),
-            }),
-        }
-    }
-}
-
-impl TryFrom<CompareRecord> for Compare {
-    type Error = CommandError;
-
-    fn try_from(record: CompareRecord) -> Result<Self, CommandError> {
-        Ok(Self {
-            keys: key_range(record.keys)?,
-            relation: match record.relation {
-                1 => Relation::Equal,
-                2 => Relation::NotEqual,
-                3 => Relation::Greater,
-                4 => Relation::Less,
-                _ => return Err(CommandError::Incomplete("relation")),
-            },
-            target: match record.target {
-                Some(TargetRecord::Version(it)) => CompareTarget::Version(it),
-                Some(TargetRecord::CreateRevision(it)) => {
-                    CompareTarget::CreateRevision(Revision(it))
-                }
-                Some(TargetRecord::ModRevision(it)) => CompareTarget::ModRevision(Revision(it)),
-                Some(TargetRecord::Value(it)) => CompareTarget::Value(it),
-                None => return Err(CommandError::Incomplete("target")),
-            },
-        })
-    }
-}
-
-impl From<BatchOperation> for OperationRecord {
-    fn from(operation: BatchOperation) -> Self {
-        let kind = match operation {
-            BatchOperation::Put {
-                key,
-                value,
-                prev_kv,
-                ttl_ms,
-            } => OperationKind::Put(PutRecord {
-                key,
-                value,
-                prev_kv,
-                ttl_ms,
-            }),
-            BatchOperation::Delete { keys, prev_kv } => OperationKind::Delete(DeleteRecord {
-                keys: Some(keys.into()),
-                prev_kv,
-            }),
-            BatchOperation::Get {
-                keys,
-                limit,
-                keys_only,
-                count_only,
-            } => OperationKind::Get(GetRecord {
-                keys: Some(keys.into()),
-                limit,
-                keys_only,
-                count_only,
-            }),
-        };
-        Self { kind: Some(kind) }
-    }
-}
-
-impl TryFrom<OperationRecord> for BatchOperation {
-    type Error = CommandError;
-
-    fn try_from(record: OperationRecord) -> Result<Self, CommandError> {
-        Ok(match record.kind {
-            Some(OperationKind::Put(put)) => Self::Put {
-                key: put.key,
-                value: put.value,
-                prev_kv: put.prev_kv,
-                ttl_ms: put.ttl_ms,
-            },
-            Some(OperationKind::Delete(delete)) => Self::Delete {
-                keys: key_range(delete.keys)?,
-                prev_kv: delete.prev_kv,
-            },
-            Some(OperationKind::Get(get)) => Self::Get {
-                keys: key_range(get.keys)?,
-                limit: get.limit,
-                keys_only: get.keys_only,
-                count_only: get.count_only,
-            },
-            None => return Err(CommandError::Incomplete("operation")),
-        })
-    }
 }

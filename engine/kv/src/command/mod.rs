@@ -6,15 +6,21 @@
 //! applying something else. Older versions keep their meaning permanently (`version.rs`).
 
 mod batch;
+mod batch_encoding;
+mod duplicates;
 mod encoding;
+mod lease;
+mod needed;
+mod operations;
 mod records;
 mod version;
 
-pub use batch::{Batch, BatchOperation, Compare, CompareTarget, Relation};
+pub use batch::{Batch, BatchOperation, Compare, CompareTarget, RangeRead, Relation};
+pub use lease::{LeaseCheckpoint, PutLease};
 pub use version::CommandVersion;
 
 use bytes::Bytes;
-use dengine_types::{Index, Revision, SessionId};
+use dengine_types::{Index, LeaseId, Revision, SessionId};
 
 use super::KeyRange;
 
@@ -56,11 +62,15 @@ pub enum Command {
     Put {
         key: Bytes,
         value: Bytes,
+        /// Keep the value that the key has, in place of `value`, which is empty then. Refused as
+        /// [`Refusal::KeyNotFound`](super::Refusal::KeyNotFound) if there is no such key.
+        ignore_value: bool,
         /// Return the pair before the change.
         prev_kv: bool,
         /// The key expires this many milliseconds after the put; 0 for never. Replaces the time to
         /// live of earlier puts.
         ttl_ms: u64,
+        lease: PutLease,
     },
     /// Deletes keys.
     Delete {
@@ -69,6 +79,7 @@ pub enum Command {
         prev_kv: bool,
     },
     /// Sets a key if it is in the expected state.
+    /// Afterwards it is attached to no lease.
     CompareAndSwap {
         key: Bytes,
         /// The required state of the key.
@@ -101,6 +112,26 @@ pub enum Command {
     /// Deletes those of these keys that were not changed since. The leader proposes it, by its own
     /// clock.
     ExpireKeys { keys: Vec<ExpiredKey> },
+    /// Creates a lease.
+    GrantLease {
+        lease: LeaseId,
+        /// How long it lasts unless it is kept alive, in milliseconds.
+        ttl_ms: u64,
+    },
+    /// Ends a lease, and deletes the keys that are attached to it in one revision. If they take
+    /// more than [`RANGE_DELETE_BYTES_MAX`](crate::RANGE_DELETE_BYTES_MAX), the lease is over for
+    /// everybody all the same, and the leader has the rest deleted by [`Self::ExpireLease`].
+    RevokeLease { lease: LeaseId },
+    /// Ends a lease like [`Self::RevokeLease`], or deletes more of what one that has ended has
+    /// left, unless its record was changed since. The leader proposes it, by its own clock.
+    ExpireLease {
+        lease: LeaseId,
+        /// [`LeaseInfo::touched`](super::LeaseInfo::touched) as the leader knows it.
+        seen: Index,
+    },
+    /// Records how much is left of those of these leases whose records were not changed since. The
+    /// leader proposes it, by its own clock.
+    CheckpointLeases { leases: Vec<LeaseCheckpoint> },
 }
 
 /// A key whose time to live is over, unless it was changed since.
@@ -152,9 +183,13 @@ impl Command {
 
     /// The ranges that it visits.
     pub fn ranges(&self) -> impl Iterator<Item = &KeyRange> {
-        let (one, batch) = match self {
-            Self::Delete { keys, .. } => (Some(keys), None),
-            Self::Batch(batch) => (None, Some(batch)),
+        let mut of_batch = Vec::new();
+        let one = match self {
+            Self::Delete { keys, .. } => Some(keys),
+            Self::Batch(batch) => {
+                batch.for_each_range(&mut |keys| of_batch.push(keys));
+                None
+            }
             Self::Put { .. }
             | Self::CompareAndSwap { .. }
             | Self::Compact { .. }
@@ -162,12 +197,25 @@ impl Command {
             | Self::KeepAlive { .. }
             | Self::CloseSession { .. }
             | Self::ExpireSession { .. }
-            | Self::ExpireKeys { .. } => (None, None),
+            | Self::ExpireKeys { .. }
+            | Self::GrantLease { .. }
+            | Self::RevokeLease { .. }
+            | Self::ExpireLease { .. }
+            | Self::CheckpointLeases { .. } => None,
         };
-        let all = one
-            .into_iter()
-            .chain(batch.into_iter().flat_map(Batch::keys));
-        all.filter(|keys| !matches!(keys, KeyRange::One(_)))
+        let is_range = |keys: &&KeyRange| !matches!(keys, KeyRange::One(_));
+        one.into_iter().chain(of_batch).filter(is_range)
+    }
+
+    /// Whether it may read a revision of the past.
+    pub(super) fn reads_past(&self) -> bool {
+        match self {
+            Self::Batch(batch) => batch.any_operation(&|operation| match operation {
+                BatchOperation::Range(read) => read.revision.is_some(),
+                _ => false,
+            }),
+            _ => false,
+        }
     }
 
     /// How many records it may visit, as far as it names them, at least one: the cost of applying
@@ -175,11 +223,9 @@ impl Command {
     #[must_use]
     pub fn records(&self) -> usize {
         match self {
-            Self::Batch(batch) => {
-                let operations = batch.then.len().max(batch.otherwise.len());
-                (batch.compares.len() + operations).max(1)
-            }
+            Self::Batch(batch) => batch.records().max(1),
             Self::ExpireKeys { keys } => keys.len().max(1),
+            Self::CheckpointLeases { leases } => leases.len().max(1),
             Self::Put { .. }
             | Self::Delete { .. }
             | Self::CompareAndSwap { .. }
@@ -188,12 +234,16 @@ impl Command {
             | Self::KeepAlive { .. }
             // The number of the session's replies is not known here.
             | Self::CloseSession { .. }
-            | Self::ExpireSession { .. } => 1,
+            | Self::ExpireSession { .. }
+            | Self::GrantLease { .. }
+            // Nor that of the lease's keys.
+            | Self::RevokeLease { .. }
+            | Self::ExpireLease { .. } => 1,
         }
     }
 
     /// Whether [`Request::session`] may be set. Commands about sessions cannot be repeated by one,
-    /// and those that the leader proposes need not be.
+    /// those about leases are harmless to repeat, and those that the leader proposes need not be.
     #[must_use]
     pub fn may_be_stamped(&self) -> bool {
         match self {
@@ -206,7 +256,11 @@ impl Command {
             | Self::KeepAlive { .. }
             | Self::CloseSession { .. }
             | Self::ExpireSession { .. }
-            | Self::ExpireKeys { .. } => false,
+            | Self::ExpireKeys { .. }
+            | Self::GrantLease { .. }
+            | Self::RevokeLease { .. }
+            | Self::ExpireLease { .. }
+            | Self::CheckpointLeases { .. } => false,
         }
     }
 }

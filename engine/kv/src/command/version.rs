@@ -20,10 +20,13 @@ impl CommandVersion {
     /// Decodes as version 2. The number of records that the ranges of one command visit is limited,
     /// and reads of a batch count only what they return.
     pub const V3: Self = Self(3);
+    /// Also has what [`Request::version_needed`](super::Request::version_needed) says. All that
+    /// version 3 can say is still written as that.
+    pub const V4: Self = Self(4);
     /// The newest that this program writes and reads.
-    pub const CURRENT: Self = Self::V3;
+    pub const CURRENT: Self = Self::V4;
     /// Every version that this program reads, from the oldest on.
-    pub const ALL: [Self; 2] = [Self::OLDEST, Self::V3];
+    pub const ALL: [Self; 3] = [Self::OLDEST, Self::V3, Self::V4];
 
     /// The version up to which a member reads that announces `reads_max` in its Hello or Ack; at
     /// most the newest one of this program. 0 is a member that announces none.

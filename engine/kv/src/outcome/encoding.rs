@@ -2,7 +2,7 @@
 //! messages.
 
 use bytes::Bytes;
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 use prost::Message as _;
 
 use super::{BatchAnswer, Outcome, Refusal};
@@ -97,6 +97,9 @@ impl From<&Outcome> for Kind {
             | Outcome::SessionKept
             | Outcome::SessionClosed { .. }
             | Outcome::ExpireKeys { .. }
+            | Outcome::LeaseGranted { .. }
+            | Outcome::LeaseEnded { .. }
+            | Outcome::LeasesCheckpointed { .. }
             | Outcome::Membership(_)
             | Outcome::Empty
             | Outcome::Rejected(_)
@@ -150,6 +153,10 @@ impl From<&BatchAnswer> for AnswerRecord {
                 more: *more,
                 count: *count,
             }),
+            BatchAnswer::Batch { succeeded, answers } => AnswerKind::Batch(BatchAnswerRecord {
+                succeeded: *succeeded,
+                answers: answers.iter().map(Into::into).collect(),
+            }),
         };
         Self { kind: Some(kind) }
     }
@@ -169,6 +176,10 @@ fn answer(record: AnswerRecord) -> Option<BatchAnswer> {
             more: it.more,
             count: it.count,
         },
+        AnswerKind::Batch(it) => BatchAnswer::Batch {
+            succeeded: it.succeeded,
+            answers: it.answers.into_iter().map(answer).collect::<Option<_>>()?,
+        },
     })
 }
 
@@ -186,10 +197,15 @@ impl From<&Refusal> for RefusalRecord {
                 keys_max,
                 bytes_max,
             } => (5, *keys_max, *bytes_max),
+            Refusal::KeyNotFound => (6, 0, 0),
+            Refusal::ReadsTooMuch { bytes_max } => (7, 0, *bytes_max),
+            Refusal::LeaseNotFound(lease) => (8, lease.0.cast_unsigned(), 0),
             Refusal::UnknownSession(_)
             | Refusal::Acknowledged { .. }
             | Refusal::WindowFull { .. }
             | Refusal::TooManySessions(_)
+            | Refusal::LeaseExists(_)
+            | Refusal::TooManyLeases(_)
             | Refusal::NotForSessions => {
                 unreachable!("commands that a session admits are not refused with {refusal}")
             }
@@ -221,6 +237,13 @@ fn refusal(record: &RefusalRecord) -> Option<Refusal> {
             keys_max: record.requested,
             bytes_max: record.limit,
         }),
+        6 => Some(Refusal::KeyNotFound),
+        7 => Some(Refusal::ReadsTooMuch {
+            bytes_max: record.limit,
+        }),
+        8 => Some(Refusal::LeaseNotFound(LeaseId(
+            record.requested.cast_signed(),
+        ))),
         _ => None,
     }
 }
@@ -234,6 +257,7 @@ impl From<&KeyValue> for PairRecord {
             mod_revision: kv.mod_revision.0,
             version: kv.version,
             ttl_ms: kv.ttl_ms,
+            lease: kv.lease.0,
         }
     }
 }
@@ -247,6 +271,7 @@ impl From<PairRecord> for KeyValue {
             mod_revision: Revision(record.mod_revision),
             version: record.version,
             ttl_ms: record.ttl_ms,
+            lease: LeaseId(record.lease),
         }
     }
 }
@@ -315,7 +340,7 @@ struct BatchRecord {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct AnswerRecord {
-    #[prost(oneof = "AnswerKind", tags = "1, 2, 3")]
+    #[prost(oneof = "AnswerKind", tags = "1, 2, 3, 4")]
     kind: Option<AnswerKind>,
 }
 
@@ -327,6 +352,8 @@ enum AnswerKind {
     Delete(DeleteAnswerRecord),
     #[prost(message, tag = "3")]
     Get(GetAnswerRecord),
+    #[prost(message, tag = "4")]
+    Batch(BatchAnswerRecord),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -354,12 +381,20 @@ struct GetAnswerRecord {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+struct BatchAnswerRecord {
+    #[prost(bool, tag = "1")]
+    succeeded: bool,
+    #[prost(message, repeated, tag = "2")]
+    answers: Vec<AnswerRecord>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 struct RefusalRecord {
     /// 1: duplicate key. 2: future revision. 3: compacted revision. 4: deletes too much. 5: ranges
-    /// too large.
+    /// too large. 6: key not found. 7: reads too much. 8: lease not found.
     #[prost(uint32, tag = "1")]
     reason: u32,
-    /// The revision, or the limit of keys.
+    /// The revision, the limit of keys, or the lease.
     #[prost(uint64, tag = "2")]
     requested: u64,
     /// The store's revision, the compact revision, or the limit of bytes.
@@ -381,4 +416,6 @@ struct PairRecord {
     version: u64,
     #[prost(uint64, tag = "6")]
     ttl_ms: u64,
+    #[prost(int64, tag = "7")]
+    lease: i64,
 }

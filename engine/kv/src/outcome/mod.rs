@@ -1,15 +1,17 @@
 //! The outcomes of entries, equal on every member.
 
 mod encoding;
+mod running;
 
 pub use encoding::{decode_kept, encode_kept};
+pub use running::RunningRevision;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dengine_types::{Index, Revision, SessionId, Term};
+use dengine_types::{Index, LeaseId, Revision, SessionId, Term};
 
-use super::{CommandError, KeyValue, Membership, MembershipRefusal};
+use super::{CommandError, KeyValue, LeaseCheckpoint, Membership, MembershipRefusal};
 
 /// An applied entry with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +87,29 @@ pub enum Outcome {
         /// How many keys were deleted.
         deleted: u64,
     },
+    /// To [`Command::GrantLease`](super::Command::GrantLease).
+    LeaseGranted {
+        lease: LeaseId,
+        /// See [`Command::GrantLease`](super::Command::GrantLease).
+        ttl_ms: u64,
+        /// The current revision.
+        revision: Revision,
+    },
+    /// To [`Command::RevokeLease`](super::Command::RevokeLease) and
+    /// [`Command::ExpireLease`](super::Command::ExpireLease).
+    LeaseEnded {
+        lease: LeaseId,
+        /// The revision of the change, or the current one if nothing was deleted.
+        revision: Revision,
+        /// How many keys were deleted.
+        deleted: u64,
+        end: LeaseEnd,
+    },
+    /// To [`Command::CheckpointLeases`](super::Command::CheckpointLeases).
+    LeasesCheckpointed {
+        /// What was recorded: not of leases that have ended, or were changed since.
+        leases: Vec<LeaseCheckpoint>,
+    },
     /// To a membership change: the membership after it, or why it was refused.
     Membership(Result<Arc<Membership>, MembershipRefusal>),
     /// To the empty entry with which a leader begins its term.
@@ -116,6 +141,9 @@ impl Outcome {
             | Self::SessionKept
             | Self::SessionClosed { .. }
             | Self::ExpireKeys { .. }
+            | Self::LeaseGranted { .. }
+            | Self::LeaseEnded { .. }
+            | Self::LeasesCheckpointed { .. }
             | Self::Membership(_)
             | Self::Empty
             | Self::Rejected(_)
@@ -136,6 +164,9 @@ impl Outcome {
             | Self::SessionKept
             | Self::SessionClosed { .. }
             | Self::ExpireKeys { .. }
+            | Self::LeaseGranted { .. }
+            | Self::LeaseEnded { .. }
+            | Self::LeasesCheckpointed { .. }
             | Self::Membership(_)
             | Self::Empty
             | Self::Rejected(_)
@@ -158,6 +189,9 @@ impl Outcome {
             | Self::SessionKept
             | Self::SessionClosed { .. }
             | Self::ExpireKeys { .. }
+            | Self::LeaseGranted { .. }
+            | Self::LeaseEnded { .. }
+            | Self::LeasesCheckpointed { .. }
             | Self::Membership(_)
             | Self::Empty
             | Self::Rejected(_)
@@ -169,6 +203,17 @@ impl Outcome {
 fn pairs_bytes<'a>(pairs: impl IntoIterator<Item = &'a KeyValue>) -> usize {
     let bytes = |kv: &KeyValue| size_of::<KeyValue>() + kv.key.len() + kv.value.len();
     pairs.into_iter().map(bytes).sum()
+}
+
+/// What is left of a lease after an entry that may end it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseEnd {
+    /// Nothing.
+    Gone,
+    /// It has ended, and has keys that are still to be deleted.
+    Dying,
+    /// There is no such lease, or it was changed since; nothing was done.
+    NotDone,
 }
 
 /// The answer to one operation of a batch.
@@ -186,14 +231,22 @@ pub enum BatchAnswer {
     },
     /// To a read.
     Get {
-        /// The pairs, in the order of their keys.
+        /// The pairs, in the order of their keys, or in the one that was asked for.
         kvs: Vec<KeyValue>,
         /// Whether pairs were left out because of a limit.
         more: bool,
         /// How many keys the range has; 0 if there are more than were returned. Only a read for the
-        /// count alone goes on to count them; before
+        /// count alone goes on to count them, and one that is whole
+        /// ([`RangeRead`](super::RangeRead)); before
         /// [`CommandVersion::V3`](super::CommandVersion::V3) all reads did.
         count: u64,
+    },
+    /// To a batch within the batch.
+    Batch {
+        /// Whether its comparisons held, and so which operations were done.
+        succeeded: bool,
+        /// One answer for each operation that was done.
+        answers: Vec<BatchAnswer>,
     },
 }
 
@@ -202,6 +255,7 @@ impl BatchAnswer {
         match self {
             Self::Put { prev } => pairs_bytes(prev),
             Self::Delete { prev: kvs, .. } | Self::Get { kvs, .. } => pairs_bytes(kvs),
+            Self::Batch { answers, .. } => answers.iter().map(Self::pairs_bytes).sum(),
         }
     }
 }
@@ -212,6 +266,9 @@ pub enum Refusal {
     /// A batch would change a key twice.
     #[error("the batch would change a key twice")]
     DuplicateKey,
+    /// A put is to keep the value or the lease of a key that does not exist.
+    #[error("the key whose value or lease is to be kept does not exist")]
+    KeyNotFound,
     /// The revision is in the future.
     #[error("revision {requested} is in the future: the store is at revision {current}")]
     Future {
@@ -271,6 +328,24 @@ pub enum Refusal {
         /// See [`RANGE_VISIT_BYTES_MAX`](crate::RANGE_VISIT_BYTES_MAX).
         bytes_max: u64,
     },
+    /// The whole reads of a batch exceed what they may return together, and nothing was changed.
+    #[error(
+        "the reads of the batch return more than {bytes_max} bytes, the maximum of one batch: use \
+         smaller ranges, read with a limit, or read outside of the batch"
+    )]
+    ReadsTooMuch {
+        /// See [`BATCH_READ_BYTES_MAX`](crate::BATCH_READ_BYTES_MAX).
+        bytes_max: u64,
+    },
+    /// The lease was never granted, was revoked, or expired.
+    #[error("lease {0} does not exist: it was revoked, or expired")]
+    LeaseNotFound(LeaseId),
+    /// A lease has this id.
+    #[error("lease {0} exists")]
+    LeaseExists(LeaseId),
+    /// There is the maximum number of leases.
+    #[error("there are {0} leases, the maximum")]
+    TooManyLeases(u64),
     /// Only commands that change keys can be repeated within a session.
     #[error("this kind of command takes no session")]
     NotForSessions,
@@ -292,6 +367,7 @@ mod tests {
             mod_revision: revision,
             version: 1,
             ttl_ms: 0,
+            lease: LeaseId::NONE,
         };
         let put = |prev| Outcome::Put { revision, prev };
         assert_eq!(

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use dengine_planted::planted;
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 
 use super::{ReadError, Reader};
 use crate::layout::{Stamp, change, change_range, put_data_key, split_change_key};
@@ -282,6 +282,7 @@ fn deleted(key: Bytes, mod_revision: Revision) -> KeyValue {
         mod_revision,
         version: 0,
         ttl_ms: 0,
+        lease: LeaseId::NONE,
     }
 }
 

@@ -124,16 +124,15 @@ impl<S: Store> Reader<S> {
         Ok(self.shared.reported(info.transpose())?)
     }
 
-    fn records<T>(
+    pub(super) fn records<T>(
         &self,
         range: Range<Vec<u8>>,
         limit: usize,
         read: impl Fn(&[u8], &[u8]) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, ReadError> {
         let cursor = self.shared.store.cursor(Scope::Between(range.clone()));
-        Ok(self
-            .shared
-            .reported(walk(cursor, &range.start, limit, read))?)
+        let found = walk(cursor, &range.start, limit, read);
+        Ok(self.shared.reported(found)?)
     }
 }
 

@@ -14,11 +14,13 @@ mod batch;
 mod changes;
 mod expiring;
 mod hash;
+mod leases;
 mod survey;
 
 pub use changes::{Changes, ChangesQuery, Event, EventKind, PageLimits, Want};
 pub use expiring::{ExpiringKey, SessionInfo};
 pub use hash::LogicalHash;
+pub use leases::LeaseInfo;
 pub use survey::Survey;
 
 use std::ops::ControlFlow;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use dengine_types::{Revision, SessionId};
+use dengine_types::{LeaseId, Revision, SessionId};
 
 use super::{between, bytes, everything, put_for};
 use crate::store::{Cursor, MemoryStore, Scope, WriteBatch};
@@ -124,6 +124,11 @@ fn reads() -> Vec<(&'static str, Read)> {
         ("sessions", |it| it.sessions(SessionId(0), 1).map(drop)),
         ("session ids", |it| it.session_ids().map(drop)),
         ("session", |it| it.session(SessionId(2)).map(drop)),
+        ("lease", |it| it.lease(LeaseId(3)).map(drop)),
+        ("leases", |it| it.leases(None, 1).map(drop)),
+        ("lease with keys", |it| {
+            it.lease_with_keys(LeaseId(3), None, 1).map(drop)
+        }),
     ]
 }
 

@@ -1,21 +1,24 @@
 //! Every decoder: what was encoded is decoded, and no other bytes make it panic.
 
 use bytes::Bytes;
-use dengine_types::{EntryKind, Index, Revision, SessionId, Term};
+use dengine_types::{EntryKind, Index, LeaseId, Revision, SessionId, Term};
 use proptest::prelude::*;
 
 use crate::layout::{
-    Change, MachineState, STATE_KEY, Version, change, check_format, decode_membership,
-    decode_state, encode_state, put_change, put_data_key, put_version, split_change_key,
-    split_data_key, split_expiring_key, split_session_key, ttl, user_key, version, version_prefix,
+    Change, FORMAT_OLDEST, FORMAT_VERSION, Lease, MachineState, STATE_KEY, Version, attached_key,
+    attached_range, change, check_format, decode_lease, decode_membership, decode_state,
+    encode_lease, encode_state, lease_key, lease_range, put_change, put_data_key, put_version,
+    split_attached_key, split_change_key, split_data_key, split_expiring_key, split_lease_key,
+    split_session_key, ttl, user_key, version, version_prefix,
 };
 use crate::outcome::decode_kept;
 use crate::scan::live;
 use crate::store::{MemoryStore, WriteBatch};
 use crate::{
     Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, ExpiredKey,
-    KeyRange, LoggedRequest, Membership, MembershipChange, Outcome, Relation, Request,
-    SESSIONS_MAX, SessionInfo, SessionStamp, StateMachine, Store, StoreError,
+    KeyRange, LEASES_MAX, LeaseCheckpoint, LoggedRequest, Membership, MembershipChange, Outcome,
+    PutLease, RangeRead, Relation, Request, RevisionBounds, SESSIONS_MAX, Selection, SessionInfo,
+    SessionStamp, SortBy, SortOrder, StateMachine, Store, StoreError,
 };
 
 fn data_key(key: &[u8], revision: Revision) -> Vec<u8> {
@@ -48,7 +51,7 @@ fn keys() -> impl Strategy<Value = KeyRange> {
     ]
 }
 
-fn batch() -> impl Strategy<Value = Batch> {
+fn batch(depth: usize) -> BoxedStrategy<Batch> {
     let relation = prop::sample::select(vec![
         Relation::Equal,
         Relation::NotEqual,
@@ -61,6 +64,7 @@ fn batch() -> impl Strategy<Value = Batch> {
         revision().prop_map(CompareTarget::CreateRevision),
         revision().prop_map(CompareTarget::ModRevision),
         blob().prop_map(CompareTarget::Value),
+        any::<i64>().prop_map(|id| CompareTarget::Lease(LeaseId(id))),
     ];
     let compare = (keys(), relation, target);
     let compare = compare.prop_map(|(keys, relation, target)| Compare {
@@ -68,26 +72,78 @@ fn batch() -> impl Strategy<Value = Batch> {
         relation,
         target,
     });
-    let operations = || prop::collection::vec(operation(), 0..4);
+    let operations = || prop::collection::vec(operation(depth), 0..4);
     let compares = prop::collection::vec(compare, 0..4);
-    (compares, operations(), operations()).prop_map(|(compares, then, otherwise)| Batch {
-        compares,
-        then,
-        otherwise,
-    })
+    let batch = (compares, operations(), operations());
+    batch
+        .prop_map(|(compares, then, otherwise)| Batch {
+            compares,
+            then,
+            otherwise,
+        })
+        .boxed()
 }
 
-fn operation() -> impl Strategy<Value = BatchOperation> {
+/// With batches within batches up to this depth.
+fn operation(depth: usize) -> BoxedStrategy<BatchOperation> {
+    let range = || range_read().prop_map(|read| BatchOperation::Range(Box::new(read)));
+    if depth == 0 {
+        return prop_oneof![3 => single_operation(), 1 => range()].boxed();
+    }
+    let inner = batch(depth - 1).prop_map(|batch| BatchOperation::Batch(Box::new(batch)));
+    prop_oneof![3 => single_operation(), 1 => range(), 1 => inner].boxed()
+}
+
+fn range_read() -> impl Strategy<Value = RangeRead> {
+    let revision = || prop::option::of(any::<u64>().prop_map(Revision));
+    let bounds = || (revision(), revision()).prop_map(|(min, max)| RevisionBounds { min, max });
+    let order = prop::sample::select(vec![
+        SortOrder::None,
+        SortOrder::Ascending,
+        SortOrder::Descending,
+    ]);
+    let by = prop::sample::select(vec![
+        SortBy::Key,
+        SortBy::Version,
+        SortBy::CreateRevision,
+        SortBy::ModRevision,
+        SortBy::Value,
+    ]);
+    let selection =
+        (order, by, bounds(), bounds()).prop_map(|(order, by, mod_revisions, create_revisions)| {
+            Selection {
+                order,
+                by,
+                mod_revisions,
+                create_revisions,
+            }
+        });
+    let flags = any::<(u64, bool, bool)>();
+    (keys(), revision(), flags, selection).prop_map(
+        |(keys, revision, (limit, keys_only, count_only), selection)| RangeRead {
+            keys,
+            revision,
+            limit,
+            keys_only,
+            count_only,
+            selection,
+        },
+    )
+}
+
+fn single_operation() -> impl Strategy<Value = BatchOperation> {
     let (flag, number) = (any::<bool>, any::<u64>);
     prop_oneof![
-        (blob(), blob(), flag(), number()).prop_map(|(key, value, prev_kv, ttl_ms)| {
-            BatchOperation::Put {
+        (blob(), blob(), any::<(bool, bool)>(), number(), put_lease()).prop_map(
+            |(key, value, (ignore_value, prev_kv), ttl_ms, lease)| BatchOperation::Put {
                 key,
                 value,
+                ignore_value,
                 prev_kv,
                 ttl_ms,
-            }
-        }),
+                lease,
+            },
+        ),
         (keys(), flag()).prop_map(|(keys, prev_kv)| BatchOperation::Delete { keys, prev_kv }),
         (keys(), number(), flag(), flag()).prop_map(|(keys, limit, keys_only, count_only)| {
             BatchOperation::Get {
@@ -112,14 +168,16 @@ fn command() -> impl Strategy<Value = Command> {
         mod_revision: Revision(revision),
     });
     prop_oneof![
-        (blob(), blob(), any::<bool>(), number()).prop_map(|(key, value, prev_kv, ttl_ms)| {
-            Command::Put {
+        (blob(), blob(), any::<(bool, bool)>(), number(), put_lease()).prop_map(
+            |(key, value, (ignore_value, prev_kv), ttl_ms, lease)| Command::Put {
                 key,
                 value,
+                ignore_value,
                 prev_kv,
                 ttl_ms,
-            }
-        }),
+                lease,
+            },
+        ),
         (keys(), any::<bool>()).prop_map(|(keys, prev_kv)| Command::Delete { keys, prev_kv }),
         (blob(), expected, blob(), number()).prop_map(|(key, expected, value, ttl_ms)| {
             Command::CompareAndSwap {
@@ -129,7 +187,7 @@ fn command() -> impl Strategy<Value = Command> {
                 ttl_ms,
             }
         }),
-        batch().prop_map(Command::Batch),
+        batch(2).prop_map(Command::Batch),
         number().prop_map(|revision| Command::Compact {
             revision: Revision(revision)
         }),
@@ -141,6 +199,35 @@ fn command() -> impl Strategy<Value = Command> {
             last_used: Index(index),
         }),
         prop::collection::vec(expired, 0..4).prop_map(|keys| Command::ExpireKeys { keys }),
+        about_leases(),
+    ]
+}
+
+fn put_lease() -> impl Strategy<Value = PutLease> {
+    prop_oneof![
+        Just(PutLease::None),
+        any::<i64>().prop_map(|id| PutLease::Attach(LeaseId(id))),
+        Just(PutLease::Keep),
+    ]
+}
+
+fn about_leases() -> impl Strategy<Value = Command> {
+    let lease = || any::<i64>().prop_map(LeaseId);
+    let checkpoint = (lease(), any::<u64>(), any::<u64>());
+    let checkpoint = checkpoint.prop_map(|(lease, remaining_ms, seen)| LeaseCheckpoint {
+        lease,
+        remaining_ms,
+        seen: Index(seen),
+    });
+    prop_oneof![
+        (lease(), any::<u64>()).prop_map(|(lease, ttl_ms)| Command::GrantLease { lease, ttl_ms }),
+        lease().prop_map(|lease| Command::RevokeLease { lease }),
+        (lease(), any::<u64>()).prop_map(|(lease, seen)| Command::ExpireLease {
+            lease,
+            seen: Index(seen),
+        }),
+        prop::collection::vec(checkpoint, 0..4)
+            .prop_map(|leases| Command::CheckpointLeases { leases }),
     ]
 }
 
@@ -161,16 +248,19 @@ fn state() -> impl Strategy<Value = MachineState> {
         .prop_flat_map(|index| (Just(index), 1..=index + 1));
     let revisions =
         revision.prop_flat_map(|(index, newest)| (Just(index), Just(newest), 0..=newest));
-    let others = (index, 0..=SESSIONS_MAX);
-    (revisions, others).prop_map(
-        |((index, revision, compacted), (term, sessions))| MachineState {
+    let others = (index, 0..=SESSIONS_MAX, prop::option::of(0..=LEASES_MAX));
+    (revisions, others).prop_map(|((index, revision, compacted), (term, sessions, leases))| {
+        MachineState {
+            format: leases.map_or(FORMAT_OLDEST, |_| FORMAT_VERSION),
             applied_index: Index(index),
             applied_term: Term(term),
             revision: Revision(revision),
             compact_revision: Revision(compacted),
             sessions,
-        },
-    )
+            leases: leases.unwrap_or(0),
+            ..MachineState::EMPTY
+        }
+    })
 }
 
 /// Found by the fuzz target `kv_store`: a read of the newest revision never ended.
@@ -200,15 +290,21 @@ fn an_impossible_state_is_refused() {
         revision: Revision(1 << 62),
         compact_revision: Revision(1 << 62),
         sessions: SESSIONS_MAX,
+        format: FORMAT_VERSION,
+        leases: LEASES_MAX,
+        first_revision: Revision(1),
     };
     assert_eq!(decode_state(&encode_state(&highest)), Ok(highest));
-    let bend: [fn(&mut MachineState); 6] = [
+    let bend: [fn(&mut MachineState); 9] = [
         |state| state.applied_index = Index(1 << 62),
         |state| state.applied_index = Index(u64::MAX),
         |state| state.applied_term = Term(1 << 62),
         |state| state.revision.0 += 1,
         |state| state.revision = Revision(u64::MAX),
         |state| state.sessions += 1,
+        |state| state.leases += 1,
+        |state| state.first_revision = Revision(0),
+        |state| state.first_revision = Revision(u64::MAX),
     ];
     for bend in bend {
         let mut state = highest;
@@ -253,9 +349,14 @@ proptest! {
 
     #[test]
     fn requests_round_trip_in_every_version(request in request()) {
-        for version in CommandVersion::ALL {
-            let decoded = Request::decode(request.clone().encode(version));
+        for read_by_all in CommandVersion::ALL {
+            let decoded = Request::decode(request.clone().encode(read_by_all));
             let request = request.clone();
+            // Version 4 is written only for what it takes.
+            let version = match request.version_needed() {
+                CommandVersion::V4 => CommandVersion::V4,
+                _ => read_by_all.min(CommandVersion::V3),
+            };
             prop_assert_eq!(decoded, Ok(Ok(LoggedRequest { version, request })));
         }
     }
@@ -281,12 +382,13 @@ proptest! {
     #[test]
     fn records_round_trip(
         create in any::<u64>(), number in any::<u64>(), ttl_ms in any::<u64>(), value in blob(),
-        state in state(),
+        lease in prop_oneof![Just(0), any::<i64>()], state in state(),
     ) {
         let live = Version::Live {
             create_revision: Revision(create),
             version: number,
             ttl_ms,
+            lease: LeaseId(lease),
             value: &value,
         };
         for expected in [live, Version::Tombstone] {
@@ -301,6 +403,29 @@ proptest! {
             prop_assert_eq!(change(&record), Ok(expected));
         }
         prop_assert_eq!(decode_state(&encode_state(&state)), Ok(state));
+    }
+
+    #[test]
+    fn records_of_leases_round_trip(
+        id in any::<i64>(), ttl_ms in any::<u64>(), part in any::<u64>(),
+        touched in 0..1_u64 << 62, dying in any::<bool>(), key in hostile(), other in any::<i64>(),
+    ) {
+        let id = LeaseId(id);
+        let lease = Lease {
+            ttl_ms,
+            remaining_ms: part.min(ttl_ms),
+            touched: Index(touched),
+            dying,
+        };
+        prop_assert_eq!(decode_lease(&encode_lease(&lease)), Ok(lease));
+        prop_assert_eq!(split_lease_key(&lease_key(id)), Ok(id));
+        let attached = attached_key(id, &key);
+        prop_assert_eq!(split_attached_key(&attached), Ok((id, &key[..])));
+        prop_assert!(attached_range(id).contains(&attached));
+        let other = LeaseId(other);
+        prop_assert_eq!(attached_range(other).contains(&attached), id == other);
+        let after = lease_range(Some(other)).contains(&lease_key(id).to_vec());
+        prop_assert_eq!(after, lease_key(id) > lease_key(other));
     }
 
     #[test]
@@ -320,6 +445,9 @@ proptest! {
         let _ = split_expiring_key(&bytes);
         let _ = split_session_key(&bytes);
         let _ = ttl(&bytes);
+        let _ = decode_lease(&bytes);
+        let _ = split_lease_key(&bytes);
+        let _ = split_attached_key(&bytes);
         let _ = user_key(&bytes);
     }
 
@@ -350,6 +478,7 @@ fn an_impossible_version_number_is_refused() {
             create_revision: Revision(create_revision),
             version: number,
             ttl_ms: 0,
+            lease: LeaseId::NONE,
             value: b"v",
         };
         put_version(&mut record, &version);

@@ -11,7 +11,7 @@ use super::{Machine, apply, bytes, command_entry, delete, machine, put, put_for,
 use crate::store::MemoryStore;
 use crate::{
     Batch, BatchOperation, Command, CommandVersion, Expected, ExpiredKey, Expiry, KeyRange,
-    Outcome, Reader, Request, StateMachine,
+    Outcome, PutLease, Reader, Request, StateMachine,
 };
 
 fn ms(at: u64) -> Moment {
@@ -102,8 +102,10 @@ fn swaps_and_batches_set_and_clear_a_time_to_live_like_puts() {
     let operation = |key, ttl_ms| BatchOperation::Put {
         key: bytes(key),
         value: bytes("x"),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms,
+        lease: PutLease::None,
     };
     let batch = Command::Batch(Batch {
         then: vec![operation("c", 2), operation("b", 1), operation("a", 0)],
@@ -494,8 +496,10 @@ fn keys_of_one_change_expire_in_parts_and_lost_parts_again() {
     let put = |number: u64| BatchOperation::Put {
         key: bytes(&format!("{number:02}")),
         value: Bytes::new(),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 5,
+        lease: PutLease::None,
     };
     let batch = Batch {
         compares: Vec::new(),

@@ -10,7 +10,7 @@ use super::{
     run,
 };
 use crate::{
-    Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, PageLimits,
+    Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, PageLimits, PutLease,
     RangeQuery, ReadError, Stamp, Want,
 };
 
@@ -50,8 +50,10 @@ fn example() -> Machine {
             BatchOperation::Put {
                 key: bytes("b"),
                 value: bytes("2"),
+                ignore_value: false,
                 prev_kv: false,
                 ttl_ms: 0,
+                lease: PutLease::None,
             },
             BatchOperation::Delete {
                 keys: KeyRange::One(bytes("a")),

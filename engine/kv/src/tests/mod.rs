@@ -7,12 +7,14 @@ mod damage;
 mod decode;
 mod expiry;
 mod history;
+mod leases;
 mod machine;
 mod membership;
 mod model;
 mod returned;
 mod sessions;
 mod steps;
+mod transactions;
 mod versions;
 mod visits;
 
@@ -22,8 +24,8 @@ use dengine_types::{Entry, EntryKind, Index, Revision, SessionId, Term};
 use super::store::MemoryStore;
 use super::store::conformance::Suite;
 use super::{
-    Command, CommandVersion, KeyRange, MembershipChange, Outcome, Reader, Request, SessionStamp,
-    StateMachine,
+    Command, CommandVersion, KeyRange, MembershipChange, Outcome, PutLease, Reader, Request,
+    SessionStamp, StateMachine,
 };
 
 type Machine = StateMachine<MemoryStore>;
@@ -45,8 +47,10 @@ fn put_for(key: &str, value: &str, ttl_ms: u64) -> Command {
     Command::Put {
         key: bytes(key),
         value: bytes(value),
+        ignore_value: false,
         prev_kv: true,
         ttl_ms,
+        lease: PutLease::None,
     }
 }
 

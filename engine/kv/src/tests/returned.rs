@@ -9,7 +9,7 @@ use crate::store::{MemoryStore, Store as _};
 use crate::visits::VisitBounds;
 use crate::{
     Batch, BatchAnswer, BatchOperation, Command, KeyRange, KeyValue, Outcome, PREVIOUS_BYTES_MAX,
-    Refusal, StateMachine,
+    PutLease, Refusal, StateMachine,
 };
 
 const VALUE_BYTES: usize = 1 << 20;
@@ -45,8 +45,10 @@ fn replace(number: usize) -> BatchOperation {
     BatchOperation::Put {
         key: bytes(&key(number)),
         value: bytes("new"),
+        ignore_value: false,
         prev_kv: true,
         ttl_ms: 0,
+        lease: PutLease::None,
     }
 }
 

@@ -7,9 +7,9 @@ use super::{Machine, apply, bytes, command_entry, machine, put, run, show, stamp
 use crate::layout::{MachineState, STATE_KEY, decode_state, encode_state};
 use crate::store::{MemoryStore, WriteBatch};
 use crate::{
-    Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome, REPLY_BYTES_MAX,
-    Refusal, Relation, Request, SESSION_BYTES_MAX, SESSION_REPLIES_MAX, SESSIONS_MAX, SessionInfo,
-    StateMachine, Store, StoreError,
+    Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome, PutLease,
+    REPLY_BYTES_MAX, Refusal, Relation, Request, SESSION_BYTES_MAX, SESSION_REPLIES_MAX,
+    SESSIONS_MAX, SessionInfo, StateMachine, Store, StoreError,
 };
 
 fn open(machine: &mut Machine) -> SessionId {
@@ -103,8 +103,10 @@ fn with_every_answer() -> [Command; 9] {
     let put_a = BatchOperation::Put {
         key: bytes("a"),
         value: bytes("3"),
+        ignore_value: false,
         prev_kv: true,
         ttl_ms: 5,
+        lease: PutLease::None,
     };
     let delete_b = BatchOperation::Delete {
         keys: KeyRange::One(bytes("b")),
@@ -418,8 +420,10 @@ fn an_entry_counts_the_records_that_it_visits() {
         let put = |number: usize| BatchOperation::Put {
             key: bytes(&number.to_string()),
             value: Bytes::new(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
+            lease: PutLease::None,
         };
         (0..count).map(put).collect()
     };

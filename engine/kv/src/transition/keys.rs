@@ -4,7 +4,7 @@ use std::iter;
 use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 
 use super::Transition;
 use crate::key_cache::Newest;
@@ -85,7 +85,7 @@ impl<S: Store> View for Transition<'_, S> {
             }
             match visited {
                 Visited::Live(live) => visit(live),
-                Visited::Deleted(..) => ControlFlow::Continue(()),
+                Visited::Deleted(..) | Visited::Later => ControlFlow::Continue(()),
             }
         };
         let mut flow = ControlFlow::Continue(());
@@ -118,6 +118,32 @@ impl<S: Store> View for Transition<'_, S> {
         Ok(())
     }
 
+    fn visit_past(
+        &mut self,
+        keys: &KeyRange,
+        at: Revision,
+        mut visit: impl FnMut(&Live<'_>) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        assert!(at <= self.began_at, "what reads the past begins a step");
+        let compacted = self.state.compact_revision;
+        let is_range = !matches!(keys, KeyRange::One(_));
+        let visits = &mut self.visits;
+        Scan::new(self.store, keys).run(at, |seen| {
+            let visited = Visited::of(seen)?;
+            if is_range
+                && let Some(bytes) = visited.cost_bytes(compacted)
+                && visits.add(bytes).is_break()
+            {
+                return Ok(ControlFlow::Break(()));
+            }
+            Ok(match &visited {
+                Visited::Live(live) => visit(live),
+                Visited::Deleted(..) | Visited::Later => ControlFlow::Continue(()),
+            })
+        })?;
+        Ok(())
+    }
+
     fn visits(&self) -> &Visits {
         &self.visits
     }
@@ -125,7 +151,14 @@ impl<S: Store> View for Transition<'_, S> {
 
 impl<S: Store> Transition<'_, S> {
     /// Sets a key whose current pair is `prev`.
-    pub(super) fn set(&mut self, key: Bytes, value: Bytes, ttl_ms: u64, prev: Option<&KeyValue>) {
+    pub(super) fn set(
+        &mut self,
+        key: Bytes,
+        value: Bytes,
+        ttl_ms: u64,
+        lease: LeaseId,
+        prev: Option<&KeyValue>,
+    ) {
         let stamp = self.next_stamp();
         let new = KeyValue {
             key: key.clone(),
@@ -134,11 +167,13 @@ impl<S: Store> Transition<'_, S> {
             mod_revision: stamp.revision,
             version: prev.map_or(1, |prev| prev.version + 1),
             ttl_ms,
+            lease,
         };
         let record = Version::Live {
             create_revision: new.create_revision,
             version: new.version,
             ttl_ms,
+            lease,
             value: &new.value,
         };
         let replaces = prev.map(|prev| prev.mod_revision);
@@ -150,6 +185,7 @@ impl<S: Store> Transition<'_, S> {
                 |out| put_ttl(out, ttl_ms),
             );
         }
+        self.attach(&key, prev.map_or(LeaseId::NONE, |prev| prev.lease), lease);
         self.change(key, Changed::Put(new));
     }
 
@@ -159,6 +195,7 @@ impl<S: Store> Transition<'_, S> {
         let replaces = Some(prev.mod_revision);
         self.write_version(&prev.key, stamp, &Version::Tombstone, replaces);
         self.forget_ttl(prev);
+        self.attach(&prev.key, prev.lease, LeaseId::NONE);
         self.change(prev.key.clone(), Changed::Deleted(stamp.revision));
     }
 

@@ -1,11 +1,12 @@
 //! The step from one state to the next: the changes of a run of entries, gathered into one batch.
 //!
 //! Nothing is visible until the batch is written. Later entries of the run see earlier ones through
-//! the step: `keys.rs` for keys, `session.rs` for sessions. The commands are in `single.rs`,
-//! `batch.rs` and here.
+//! the step: `keys.rs` for keys, `session.rs` for sessions, `lease.rs` for leases. The commands are
+//! in `single.rs`, `batch.rs`, `lease.rs` and here.
 
 mod batch;
 mod keys;
+mod lease;
 mod returned;
 mod session;
 mod single;
@@ -16,10 +17,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use dengine_planted::planted;
-use dengine_types::{Entry, EntryKind, Index, Revision, SessionId};
+use dengine_types::{Entry, EntryKind, Index, LeaseId, Revision, SessionId};
 
 use super::key_cache::KeyCache;
-use super::layout::{MEMBERSHIP_KEY, MachineState, STATE_KEY, Stamp, encode_state};
+use super::layout::{
+    FORMAT_KEY, FORMAT_VERSION, Lease, MEMBERSHIP_KEY, MachineState, STATE_KEY, Stamp,
+    encode_format, encode_state,
+};
 use super::session::Session;
 use super::store::{Store, StoreError, WriteBatch};
 use super::visits::{VisitBounds, Visits};
@@ -42,6 +46,8 @@ pub(super) struct Transition<'a, S: Store> {
     keys: BTreeMap<Bytes, Changed>,
     /// The current state of every session that the step used; `None`: ended.
     sessions: BTreeMap<SessionId, Option<Session>>,
+    /// The current state of every lease that the step used; `None`: there is none.
+    leases: BTreeMap<LeaseId, Option<Lease>>,
     /// The replies that the step stores for sessions.
     replies: BTreeMap<(SessionId, u64), Bytes>,
     /// The last change of the current command.
@@ -60,6 +66,8 @@ pub(super) struct Transition<'a, S: Store> {
     returned: Returned,
     /// How to undo its changes, while that may be needed.
     undo: Option<Undo>,
+    /// The revision before the step: all of history up to it is in the store.
+    began_at: Revision,
     state: MachineState,
     membership: Arc<Membership>,
     batch: WriteBatch,
@@ -89,6 +97,7 @@ impl<'a, S: Store> Transition<'a, S> {
             cache,
             keys: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            leases: BTreeMap::new(),
             replies: BTreeMap::new(),
             stamp: None,
             reads_max,
@@ -98,6 +107,7 @@ impl<'a, S: Store> Transition<'a, S> {
             visit_bounds: VisitBounds::ALL,
             returned: Returned::NONE,
             undo: None,
+            began_at: state.revision,
             state,
             membership,
             batch,
@@ -110,8 +120,9 @@ impl<'a, S: Store> Transition<'a, S> {
         self.visit_bounds = bounds;
     }
 
-    /// Adds the effects of one entry.
-    pub(super) fn apply(&mut self, entry: &Entry) -> Result<Outcome, StoreError> {
+    /// Adds the effects of one entry; `None` if it has to begin a step, because it may read history
+    /// that this one has not written yet.
+    pub(super) fn apply(&mut self, entry: &Entry) -> Result<Option<Outcome>, StoreError> {
         self.visits = Visits::UNBOUNDED;
         self.records = 1;
         let outcome = match entry.kind {
@@ -122,6 +133,7 @@ impl<'a, S: Store> Transition<'a, S> {
             }
             EntryKind::Command => {
                 match Request::decode_up_to(self.reads_max, entry.data.clone())? {
+                    Ok(logged) if self.is_too_late_for(&logged.request.command) => return Ok(None),
                     Ok(logged) => self.request(entry.index, logged)?,
                     Err(reason) => Outcome::Rejected(reason),
                 }
@@ -129,14 +141,20 @@ impl<'a, S: Store> Transition<'a, S> {
         };
         self.state.applied_index = entry.index;
         self.state.applied_term = entry.term;
-        Ok(outcome)
+        Ok(Some(outcome))
+    }
+
+    fn is_too_late_for(&self, command: &Command) -> bool {
+        self.state.revision > self.began_at && command.reads_past()
     }
 
     /// For [`dengine_planted::Bug::OlderCommandSkipped`] only: whether the previous program wrote
     /// the entry.
     fn is_older(&self, entry: &Entry) -> bool {
-        let newest = CommandVersion::CURRENT;
-        self.reads_max == newest && entry.data.first().is_some_and(|it| *it < newest.number())
+        let is_newest = self.reads_max == CommandVersion::CURRENT;
+        // What version 3 can say is still written as that.
+        let version = CommandVersion::V3.number();
+        is_newest && entry.data.first().is_some_and(|it| *it < version)
     }
 
     /// How many records the last entry visited of those that [`Command::records`] counts; at least
@@ -172,11 +190,23 @@ impl<'a, S: Store> Transition<'a, S> {
 
     fn request(&mut self, index: Index, logged: LoggedRequest) -> Result<Outcome, StoreError> {
         self.version = logged.version;
+        if self.version >= CommandVersion::V4 {
+            self.raise_format();
+        }
         let Request { session, command } = logged.request;
         match session {
             Some(_) if !command.may_be_stamped() => Ok(Outcome::Refused(Refusal::NotForSessions)),
             Some(stamp) => self.within_session(index, stamp, command),
             None => self.command(index, command),
+        }
+    }
+
+    /// From now on the store may hold what only newer programs read: leases, pairs that have one,
+    /// answers to their commands. None that reads less can apply the command either.
+    fn raise_format(&mut self) {
+        if self.state.format < FORMAT_VERSION {
+            self.state.format = FORMAT_VERSION;
+            self.batch.put(FORMAT_KEY, &encode_format(FORMAT_VERSION));
         }
     }
 
@@ -199,10 +229,22 @@ impl<'a, S: Store> Transition<'a, S> {
             Command::Put {
                 key,
                 value,
+                ignore_value,
                 prev_kv,
                 ttl_ms,
+                lease,
             } => {
-                let prev = self.put(key, value, ttl_ms, prev_kv)?;
+                let value = match ignore_value {
+                    true => self.value_of(&key)?,
+                    false => Some(value),
+                };
+                let Some(value) = value else {
+                    return Ok(Outcome::Refused(Refusal::KeyNotFound));
+                };
+                if let Err(refusal) = self.check_put(&key, lease)? {
+                    return Ok(Outcome::Refused(refusal));
+                }
+                let prev = self.put(key, value, ttl_ms, lease, prev_kv)?;
                 let revision = self.state.revision;
                 Ok(Outcome::Put { revision, prev })
             }
@@ -225,7 +267,7 @@ impl<'a, S: Store> Transition<'a, S> {
                 value,
                 ttl_ms,
             } => self.compare_and_swap(key, &expected, value, ttl_ms),
-            Command::Batch(batch) => self.batch(batch),
+            Command::Batch(batch) => self.batch(&batch),
             Command::Compact { revision } => Ok(self.compact(revision)),
             Command::OpenSession { ttl_ms } => Ok(self.open_session(index, ttl_ms)),
             Command::KeepAlive { session } => self.keep_alive(index, session),
@@ -236,6 +278,13 @@ impl<'a, S: Store> Transition<'a, S> {
             Command::ExpireKeys { keys } => {
                 self.records = keys.len().max(1);
                 self.expire_keys(&keys)
+            }
+            Command::GrantLease { lease, ttl_ms } => self.grant_lease(index, lease, ttl_ms),
+            Command::RevokeLease { lease } => self.revoke_lease(index, lease),
+            Command::ExpireLease { lease, seen } => self.expire_lease(index, lease, seen),
+            Command::CheckpointLeases { leases } => {
+                self.records = leases.len().max(1);
+                self.checkpoint_leases(index, leases)
             }
         }
     }

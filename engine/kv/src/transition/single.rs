@@ -4,25 +4,39 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use dengine_planted::planted;
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 
 use super::Transition;
 use crate::store::{Store, StoreError};
 use crate::view::View;
-use crate::{Expected, ExpiredKey, KeyRange, KeyValue, Outcome, RANGE_DELETE_BYTES_MAX, Refusal};
+use crate::{
+    Expected, ExpiredKey, KeyRange, KeyValue, Outcome, PutLease, RANGE_DELETE_BYTES_MAX, Refusal,
+};
 
 impl<S: Store> Transition<'_, S> {
-    /// Sets a key. Returns the previous pair on request.
+    /// Sets a key, once [`check_put`](Self::check_put) allows it. Returns the previous pair on
+    /// request.
     pub(super) fn put(
         &mut self,
         key: Bytes,
         value: Bytes,
         ttl_ms: u64,
+        lease: PutLease,
         prev_kv: bool,
     ) -> Result<Option<KeyValue>, StoreError> {
         let prev = self.previous(&key, prev_kv)?;
-        self.set(key, value, ttl_ms, prev.as_ref());
+        let lease = match lease {
+            PutLease::None => LeaseId::NONE,
+            PutLease::Attach(lease) => lease,
+            PutLease::Keep => prev.as_ref().map_or(LeaseId::NONE, |prev| prev.lease),
+        };
+        self.set(key, value, ttl_ms, lease, prev.as_ref());
         Ok(prev.filter(|_| prev_kv))
+    }
+
+    /// The value of a key, which a put is to keep.
+    pub(super) fn value_of(&mut self, key: &Bytes) -> Result<Option<Bytes>, StoreError> {
+        Ok(self.newest(key, true)?.map(|kv| kv.value))
     }
 
     /// The pairs that a delete removes; or a refusal, if its ranges exceed the rest (`room`) of
@@ -81,7 +95,7 @@ impl<S: Store> Transition<'_, S> {
             (Expected::Value(wanted), Some(prev)) => *wanted == prev.value,
         };
         if succeeded {
-            self.set(key, value, ttl_ms, prev.as_ref());
+            self.set(key, value, ttl_ms, LeaseId::NONE, prev.as_ref());
         }
         Ok(Outcome::CompareAndSwap {
             revision: self.state.revision,

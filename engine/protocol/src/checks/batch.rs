@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use dengine_kv::{
     Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome,
-    Relation,
+    PutLease, Relation,
 };
 use dengine_types::Revision;
 use tonic::Status;
@@ -49,12 +49,13 @@ impl Mutation for BatchRequest {
     }
 
     fn answer(&self, header: Header, outcome: Outcome) -> Result<BatchResponse, Outcome> {
+        let nests = |answer: &BatchAnswer| matches!(answer, BatchAnswer::Batch { .. });
         match outcome {
             Outcome::Batch {
                 revision,
                 succeeded,
                 answers,
-            } => Ok(BatchResponse {
+            } if !answers.iter().any(nests) => Ok(BatchResponse {
                 header: header.at(revision),
                 succeeded,
                 results: answers.into_iter().map(result).collect(),
@@ -156,8 +157,10 @@ fn operation(operation: &v1::Operation, limits: &RequestLimits) -> Result<BatchO
             Ok(BatchOperation::Put {
                 key: put.key.clone(),
                 value: put.value.clone(),
+                ignore_value: false,
                 prev_kv: put.prev_kv,
                 ttl_ms: put.ttl_ms,
+                lease: PutLease::None,
             })
         }
         Some(Wire::Delete(delete)) => {
@@ -190,23 +193,25 @@ fn keys(key: &Bytes, range_end: &Bytes) -> KeyRange {
 
 fn result(answer: BatchAnswer) -> v1::OperationResult {
     let result = match answer {
-        BatchAnswer::Put { prev } => WireResult::Put(operation_result::Put {
+        BatchAnswer::Put { prev } => Some(WireResult::Put(operation_result::Put {
             prev_kv: prev.map(key_value),
-        }),
-        BatchAnswer::Delete { deleted, prev } => WireResult::Delete(operation_result::Delete {
-            deleted,
-            prev_kvs: prev.into_iter().map(key_value).collect(),
-        }),
-        BatchAnswer::Get { kvs, more, count } => WireResult::Get(operation_result::Get {
+        })),
+        BatchAnswer::Delete { deleted, prev } => {
+            Some(WireResult::Delete(operation_result::Delete {
+                deleted,
+                prev_kvs: prev.into_iter().map(key_value).collect(),
+            }))
+        }
+        BatchAnswer::Get { kvs, more, count } => Some(WireResult::Get(operation_result::Get {
             kvs: kvs.into_iter().map(key_value).collect(),
             more,
             // Members of version 0.1 count them all the same.
             count: (!more || count > 0).then_some(count),
-        }),
+        })),
+        // This protocol has no batches within batches.
+        BatchAnswer::Batch { .. } => None,
     };
-    v1::OperationResult {
-        result: Some(result),
-    }
+    v1::OperationResult { result }
 }
 
 #[cfg(test)]

@@ -71,13 +71,18 @@ pub fn handed_on(status: &Status) -> Status {
 pub fn refusal_status(refusal: &Refusal) -> Status {
     let code = match refusal {
         Refusal::DuplicateKey
+        | Refusal::KeyNotFound
         | Refusal::NotForSessions
         | Refusal::DeletesTooMuch { .. }
-        | Refusal::RangesTooLarge { .. } => Code::InvalidArgument,
+        | Refusal::RangesTooLarge { .. }
+        | Refusal::ReadsTooMuch { .. } => Code::InvalidArgument,
         Refusal::Future { .. } | Refusal::Compacted { .. } => Code::OutOfRange,
-        Refusal::UnknownSession(_) => Code::NotFound,
+        Refusal::UnknownSession(_) | Refusal::LeaseNotFound(_) => Code::NotFound,
         Refusal::Acknowledged { .. } => Code::FailedPrecondition,
-        Refusal::WindowFull { .. } | Refusal::TooManySessions(_) => Code::ResourceExhausted,
+        Refusal::LeaseExists(_) => Code::AlreadyExists,
+        Refusal::WindowFull { .. } | Refusal::TooManySessions(_) | Refusal::TooManyLeases(_) => {
+            Code::ResourceExhausted
+        }
     };
     Status::new(code, refusal.to_string())
 }

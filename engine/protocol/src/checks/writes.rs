@@ -1,7 +1,7 @@
 //! From requests that change something to commands, and from outcomes to answers.
 
 use dengine_kv as kv;
-use dengine_kv::{Command, Expected, KeyRange, Outcome, Refusal};
+use dengine_kv::{Command, Expected, KeyRange, Outcome, PutLease, Refusal};
 use dengine_types::{Revision, SessionId};
 use tonic::Status;
 
@@ -116,8 +116,10 @@ impl Mutation for PutRequest {
         Ok(Command::Put {
             key: self.key.clone(),
             value: self.value.clone(),
+            ignore_value: false,
             prev_kv: self.prev_kv,
             ttl_ms: self.ttl_ms,
+            lease: PutLease::None,
         })
     }
 

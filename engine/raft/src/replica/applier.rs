@@ -3,9 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dengine_kv::{Applied, Membership, MembershipChange, Outcome, StateMachine, Store, StoreError};
+use dengine_kv::{
+    Applied, CommandVersion, Membership, MembershipChange, Outcome, StateMachine, Store, StoreError,
+};
 use dengine_types::{Entry, EntryKind, Index, Moment, Revision};
 
+use super::lessor::LeaseChange;
 use crate::consensus::{ConfigChange, ConfigChangeKind};
 use crate::input::Token;
 use crate::output::{ApplyJob, Written};
@@ -30,6 +33,10 @@ pub struct AppliedRange {
     pub bytes: u64,
     /// The membership changes among them that were accepted, in order.
     pub changes: Vec<ConfigChange>,
+    /// What a member has to read to take part from then on.
+    pub commands_needed: CommandVersion,
+    /// What they did to leases, in order.
+    pub leases: Vec<LeaseChange>,
     /// The members after them, if they changed.
     pub membership: Option<Arc<Membership>>,
 }
@@ -113,6 +120,8 @@ impl<S: Store> Applier<S> {
             entries: applied.len(),
             records: applied.iter().map(|it| it.records).sum(),
             bytes,
+            commands_needed: self.machine.commands_needed(),
+            leases: applied.iter().flat_map(LeaseChange::of).collect(),
             membership: (!changes.is_empty()).then(|| self.machine.membership()),
             changes,
         };
@@ -176,7 +185,7 @@ pub(super) fn config_change(change: &MembershipChange) -> ConfigChange {
 mod tests {
     use bytes::Bytes;
     use dengine_kv::store::MemoryStore;
-    use dengine_kv::{Command, CommandVersion, Member, Request};
+    use dengine_kv::{Command, Member, PutLease, Request};
     use dengine_types::{ClusterId, MemberId, Term};
 
     use super::*;
@@ -195,8 +204,10 @@ mod tests {
         let command = Command::Put {
             key: Bytes::from("k"),
             value: Bytes::from(vec![1; value_bytes]),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
+            lease: PutLease::None,
         };
         let request = Request {
             session: None,
@@ -266,6 +277,8 @@ mod tests {
             records: 41,
             bytes,
             changes: vec![added(ConfigChangeKind::AddLearner, 2)],
+            commands_needed: CommandVersion::OLDEST,
+            leases: Vec::new(),
             membership: Some(applier.machine().membership()),
         };
         assert_eq!(range, expected);

@@ -160,6 +160,9 @@ impl Changing {
             | Outcome::SessionKept
             | Outcome::SessionClosed { .. }
             | Outcome::ExpireKeys { .. }
+            | Outcome::LeaseGranted { .. }
+            | Outcome::LeaseEnded { .. }
+            | Outcome::LeasesCheckpointed { .. }
             | Outcome::Empty
             | Outcome::Rejected(_)
             | Outcome::Refused(_)

@@ -318,7 +318,7 @@ impl Applied {
 mod tests {
     use bytes::Bytes;
     use dengine_kv::store::MemoryStore;
-    use dengine_kv::{SessionStamp, StateMachine};
+    use dengine_kv::{PutLease, SessionStamp, StateMachine};
     use dengine_types::{Entry, EntryKind, SessionId};
 
     use super::*;
@@ -360,8 +360,10 @@ mod tests {
         Request::from(Command::Put {
             key: key.to_owned().into(),
             value: Bytes::new(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 1,
+            lease: PutLease::None,
         })
         .encode(CommandVersion::CURRENT)
     }

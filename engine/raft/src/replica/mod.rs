@@ -16,6 +16,8 @@ mod changing;
 mod error;
 mod keeper;
 mod lease;
+mod leases;
+mod lessor;
 mod log_work;
 mod log_writer;
 #[cfg(test)]
@@ -43,6 +45,7 @@ pub use changing::{ChangeStep, Changed, Changing, MembershipRequest, NewMember};
 pub use error::{LeaderHint, RequestError};
 pub use keeper::Keeper;
 pub use lease::LeaseView;
+pub use lessor::LeaseChange;
 pub use log_writer::{LogStep, LogWriter, SyncRule};
 pub use open::{OpenError, Opened, open_member};
 pub use status::{MemberProgress, ReplicaStatus, Role};
@@ -52,7 +55,7 @@ pub use writes::{WriteAnswers, WriteReply};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dengine_kv::{Membership, MembershipChange, StateMachine, Store};
+use dengine_kv::{Membership, MembershipChange, StateMachine, Store, StoreError};
 use dengine_planted::planted;
 use dengine_types::{HardState, Index, MemberId, Moment, Revision};
 
@@ -62,6 +65,7 @@ use crate::consensus::{
 };
 use crate::input::{Input, Token, Write};
 use crate::output::{ApplyJob, LogJob, Output};
+use leases::Leases;
 use pace::Pace;
 use pending::Pending;
 use proposals::Proposals;
@@ -97,6 +101,15 @@ pub struct ReplicaConfig {
     pub slow_disk: Option<SlowDisk>,
 }
 
+/// Why a replica cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplicaError {
+    #[error(transparent)]
+    Config(#[from] ConsensusConfigError),
+    #[error(transparent)]
+    State(#[from] StoreError),
+}
+
 /// Decides what a member does. See the module's documentation.
 pub struct Replica<L: LogRead> {
     config: ReplicaConfig,
@@ -116,6 +129,7 @@ pub struct Replica<L: LogRead> {
     pending: Pending,
     reads: Reads,
     lease: Arc<LeaseView>,
+    leases: Leases,
     announced: Announced,
     command_gate: Arc<CommandGate>,
     counts: Counts,
@@ -156,7 +170,7 @@ impl<L: LogRead + Clone> Replica<L> {
     /// Starts a member from its log and its state machine. `hard_state` is the log's last one.
     ///
     /// # Errors
-    /// The configuration cannot work.
+    /// The configuration cannot work, or the state machine cannot be read.
     ///
     /// # Panics
     /// The log does not reach what the state machine has applied.
@@ -166,7 +180,7 @@ impl<L: LogRead + Clone> Replica<L> {
         hard_state: HardState,
         log: L,
         machine: &StateMachine<S>,
-    ) -> Result<Self, ConsensusConfigError> {
+    ) -> Result<Self, ReplicaError> {
         let (applied, _) = machine.applied();
         let membership = machine.membership();
         let removed = Removed {
@@ -198,7 +212,8 @@ impl<L: LogRead + Clone> Replica<L> {
             pending: Pending::default(),
             reads: Reads::default(),
             lease: Arc::default(),
-            announced: Announced::new(machine.commands_read_max()),
+            leases: Leases::of(machine)?,
+            announced: Announced::new(machine.commands_read_max(), machine.commands_needed()),
             command_gate: Arc::default(),
             counts: Counts::default(),
             removed,
@@ -237,6 +252,7 @@ impl<L: LogRead> Replica<L> {
                 Write::Change(change) => self.on_change(token, change),
             },
             Input::Read { token, confirm } => self.on_read(token, confirm),
+            Input::Lease { token, lease, ask } => self.on_lease(token, lease, ask),
             Input::Transfer { token, to } => self.on_transfer(token, to),
             Input::Propose(commands) => self.on_propose(commands),
             Input::Message { from, bytes } => {
@@ -274,6 +290,7 @@ impl<L: LogRead> Replica<L> {
         self.observe(now);
         if std::mem::take(&mut self.ticked) {
             self.reads.prune(is_gone);
+            self.leases.prune(is_gone);
             self.forget_writes(is_gone);
             self.pending.prune(is_gone);
         }
@@ -306,6 +323,7 @@ impl<L: LogRead> Replica<L> {
     #[must_use]
     pub fn awaits_applied(&self) -> bool {
         self.reads.await_applied()
+            || self.leases.await_applied()
             || !self.turns.is_empty()
             || self.transfer.is_some()
             || self.log_is_full
@@ -373,6 +391,7 @@ impl<L: LogRead> Replica<L> {
         }
         self.tick_transfer();
         self.hand_over_if_slow();
+        self.tick_leases();
         self.ticked = true;
     }
 
@@ -401,6 +420,7 @@ impl<L: LogRead> Replica<L> {
 
     fn refuse(&mut self, tokens: Vec<Token>, error: RequestError) {
         if !tokens.is_empty() {
+            self.leases.forget(&tokens);
             self.outputs.push(Output::Refused { tokens, error });
         }
     }
@@ -414,6 +434,7 @@ impl<L: LogRead> Replica<L> {
         let timeout = self.config.election_timeout;
         self.keeping_up.look(index, self.now, timeout);
         self.revision = range.revision;
+        self.announced.needed = range.commands_needed;
         if let Some(membership) = range.membership {
             self.announced.retain(&membership);
             self.membership = membership;
@@ -428,6 +449,7 @@ impl<L: LogRead> Replica<L> {
             // The flusher's word may have come first.
             self.truncate();
         }
+        self.on_leases_changed(range.leases);
         self.answer_reads();
     }
 
@@ -450,6 +472,7 @@ impl<L: LogRead> Replica<L> {
             | Output::Lost(_)
             | Output::Forgotten(_)
             | Output::Transferred { .. }
+            | Output::Lease { .. }
             | Output::HandsOver(_)
             | Output::PeerRefused(_)
             | Output::Flush
@@ -472,6 +495,7 @@ impl<L: LogRead> Replica<L> {
     fn on_state(&mut self, state: ReplicaState) {
         self.finish_transfer(state);
         self.forget_own_disk(state);
+        self.lead_leases();
         self.look_whether_it_keeps_up();
     }
 

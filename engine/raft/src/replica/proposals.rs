@@ -1,6 +1,7 @@
 //! Writes whose turn has come: until they are proposed together, and then until each is committed
 //! or known not to be.
 
+use dengine_kv::CommandVersion;
 use dengine_planted::planted;
 use dengine_types::{Entry, Index};
 
@@ -8,6 +9,7 @@ use super::Replica;
 use super::pace::load;
 use super::pending::{Fate, Run};
 use super::turns::{Proposer, QueuedWrite, Writer};
+use super::versions::is_newer;
 use crate::consensus::{LogRead, Proposal, Refusal};
 use crate::input::{EncodedCommand, Token};
 use crate::output::Output;
@@ -29,6 +31,13 @@ enum Begun {
 }
 
 impl Begun {
+    fn caller(&self) -> Option<Token> {
+        match self {
+            Self::Caller { token, .. } => Some(*token),
+            Self::Leader(_) => None,
+        }
+    }
+
     fn records(&self) -> usize {
         match self {
             Self::Caller { records, .. } => *records,
@@ -48,6 +57,22 @@ impl Proposals {
         };
         self.proposals.push(Proposal { context, data });
         self.begun.push(begun);
+    }
+
+    /// Takes those out that can't be proposed in this version; returns the callers among theirs.
+    pub(super) fn take_newer(&mut self, version: CommandVersion) -> Vec<Token> {
+        let (mut newer, mut kept) = (Vec::new(), Self::default());
+        let Self { proposals, begun } = std::mem::take(self);
+        for (proposal, begun) in proposals.into_iter().zip(begun) {
+            if is_newer(&proposal.data, version) {
+                newer.extend(begun.caller());
+            } else {
+                kept.proposals.push(proposal);
+                kept.begun.push(begun);
+            }
+        }
+        *self = kept;
+        newer
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Proposal> {

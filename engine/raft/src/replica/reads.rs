@@ -87,7 +87,7 @@ impl<L: LogRead> Replica<L> {
 
     fn on_reads_confirmed(&mut self, tokens: Vec<Token>, index: Index) {
         if index <= self.applied || planted!(ReadBeforeApply) {
-            self.outputs.push(Output::MayRead { tokens, index });
+            self.may_read(tokens, index);
         } else {
             let waiting = self.reads.confirmed.entry(index).or_default();
             waiting.extend(tokens);
@@ -105,14 +105,24 @@ impl<L: LogRead> Replica<L> {
         tokens.extend(reads.lease);
         tokens.extend(reads.confirmed.into_values().flatten());
         self.refuse(tokens, RequestError::Removed);
+        self.refuse_lease_questions();
     }
 
     /// Answers what waited for the state machine to come this far.
     pub(super) fn answer_reads(&mut self) {
         let later = self.reads.confirmed.split_off(&self.applied.next());
         let now = std::mem::replace(&mut self.reads.confirmed, later);
-        let may_read = |(index, tokens)| Output::MayRead { tokens, index };
-        self.outputs.extend(now.into_iter().map(may_read));
+        for (index, tokens) in now {
+            self.may_read(tokens, index);
+        }
+    }
+
+    /// What these wait for is applied.
+    fn may_read(&mut self, mut tokens: Vec<Token>, index: Index) {
+        self.answer_leases(&mut tokens);
+        if !tokens.is_empty() {
+            self.outputs.push(Output::MayRead { tokens, index });
+        }
     }
 }
 
@@ -122,7 +132,7 @@ mod tests {
     use std::time::Duration;
 
     use dengine_kv::store::MemoryStore;
-    use dengine_kv::{Member, Membership, StateMachine};
+    use dengine_kv::{CommandVersion, Member, Membership, StateMachine};
     use dengine_log::conformance::small_options;
     use dengine_log::memory::MemoryDisk;
     use dengine_log::{Batch, Log, LogReader};
@@ -353,6 +363,8 @@ mod tests {
                 records: 1,
                 bytes: 1,
                 changes: Vec::new(),
+                commands_needed: CommandVersion::OLDEST,
+                leases: Vec::new(),
                 membership: Some(Arc::new(membership)),
             };
             Input::Applied(removed)

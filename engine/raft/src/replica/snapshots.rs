@@ -99,8 +99,8 @@ impl<L: LogRead> Replica<L> {
 
 #[cfg(test)]
 mod tests {
-    use dengine_kv::StateMachine;
     use dengine_kv::store::MemoryStore;
+    use dengine_kv::{CommandVersion, StateMachine};
     use dengine_log::conformance::small_options;
     use dengine_log::memory::MemoryDisk;
     use dengine_log::{Batch, Log, LogReader, Position};
@@ -193,6 +193,8 @@ mod tests {
             records: entries,
             bytes: 0,
             changes: Vec::new(),
+            commands_needed: CommandVersion::OLDEST,
+            leases: Vec::new(),
             membership: None,
         }
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use dengine_kv as kv;
 use dengine_kv::store::MemoryStore;
-use dengine_kv::{Batch, BatchOperation, Command, CommandVersion, RetentionSetting, SessionStamp};
+use dengine_kv::{
+    Batch, BatchOperation, Command, CommandVersion, PutLease, RetentionSetting, SessionStamp,
+};
 use dengine_types::{Entry, Moment, Revision, SessionId};
 
 use super::lone::LoneLeader;
@@ -107,8 +109,10 @@ impl Member {
         let put = |key: u16| BatchOperation::Put {
             key: [&[client][..], &name, &key.to_be_bytes()].concat().into(),
             value: Bytes::new(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms,
+            lease: PutLease::None,
         };
         let batch = Batch {
             then: (0..keys).map(put).collect(),

@@ -311,7 +311,9 @@ impl<L: LogRead> Replica<L> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use dengine_kv::{Batch, BatchOperation, Command, CommandVersion, ExpiredKey, Request};
+    use dengine_kv::{
+        Batch, BatchOperation, Command, CommandVersion, ExpiredKey, PutLease, Request,
+    };
     use dengine_types::{Entry, Revision};
 
     use super::*;
@@ -397,8 +399,10 @@ mod tests {
         let put = |key: u32| BatchOperation::Put {
             key: key.to_be_bytes().to_vec().into(),
             value: Bytes::new(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 1,
+            lease: PutLease::None,
         };
         let batch = Command::Batch(Batch {
             compares: Vec::new(),

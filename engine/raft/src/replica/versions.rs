@@ -6,6 +6,10 @@
 //! and learners. A member that has announced nothing since this process started is taken to read
 //! only the oldest version. While a change of members may be in the log that is not applied here,
 //! the leader does not know who will read what it writes, and so writes the oldest version.
+//!
+//! Once a command of version 4 is applied, the state itself is of a format that takes a program which
+//! reads that version. Nobody else can take part any more, so nobody is waited for: a member that is
+//! away holds up no lease.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +19,8 @@ use dengine_planted::planted;
 use dengine_types::MemberId;
 use dengine_types::sync::atomic::{AtomicU8, Ordering};
 
-use super::Replica;
-use crate::consensus::LogRead;
+use super::{Replica, RequestError};
+use crate::consensus::{LogRead, Role};
 
 /// Of so many members is remembered what they said; a cluster has at most 32. Some say it before
 /// the log has told of them, and a peer that makes up ids takes no room from those with lower ones,
@@ -79,13 +83,17 @@ impl Heard {
 #[derive(Debug)]
 pub(super) struct Announced {
     own: CommandVersion,
+    /// What a member has to read that takes part, by what is applied. Who reads less is waited for
+    /// in vain.
+    pub(super) needed: CommandVersion,
     heard: BTreeMap<MemberId, Heard>,
 }
 
 impl Announced {
-    pub(super) fn new(own: CommandVersion) -> Self {
+    pub(super) fn new(own: CommandVersion, needed: CommandVersion) -> Self {
         Self {
             own,
+            needed,
             heard: BTreeMap::new(),
         }
     }
@@ -134,33 +142,52 @@ impl<L: LogRead> Replica<L> {
         if planted!(CommandProposedTooEarly) {
             return self.announced.own;
         }
+        let needed = self.announced.needed.min(self.announced.own);
         if self.consensus.may_change_members() {
-            return CommandVersion::OLDEST;
+            return needed;
         }
         let members = self.membership.members.keys().copied();
-        self.announced.read_by_all(self.config.member_id, members)
+        let read_by_all = self.announced.read_by_all(self.config.member_id, members);
+        read_by_all.max(needed)
     }
 
     pub(super) fn publish_command_version(&self) {
         self.command_gate.set(self.command_version());
     }
 
-    /// Writes what was encoded too new again, just before it is proposed.
+    /// Writes what was encoded too new again, just before it is proposed, and refuses what no older
+    /// version can say: the members that do not read it would stop.
     pub(super) fn lower_proposals(&mut self) {
         let version = self.command_version();
+        let mut any_newer = false;
         for proposal in self.proposals.iter_mut() {
-            if proposal
-                .data
-                .first()
-                .is_some_and(|it| *it > version.number())
-            {
+            if is_newer(&proposal.data, version) {
                 proposal.data = lowered(std::mem::take(&mut proposal.data), version);
+                any_newer |= is_newer(&proposal.data, version);
             }
+        }
+        // Where this member does not lead all are refused anyway, and callers sent to the leader.
+        if any_newer && self.consensus.state().role == Role::Leader {
+            let tokens = self.proposals.take_newer(version);
+            let reason = "not every member is known to run a program that can do this: upgrade \
+                          those that `dengine admin status` says to read the oldest commands";
+            self.refuse(
+                tokens,
+                RequestError::NotServed {
+                    reason: reason.to_owned(),
+                },
+            );
         }
     }
 }
 
-/// The same command in an older version; what is no command stays what it is.
+/// Whether a command is written in a newer version.
+pub(super) fn is_newer(data: &Bytes, version: CommandVersion) -> bool {
+    data.first().is_some_and(|it| *it > version.number())
+}
+
+/// The same command in an older version, or the oldest one that can say it; what is no command
+/// stays what it is.
 fn lowered(data: Bytes, version: CommandVersion) -> Bytes {
     match Request::decode(data.clone()) {
         Ok(Ok(logged)) => logged.request.encode(version),
@@ -170,22 +197,24 @@ fn lowered(data: Bytes, version: CommandVersion) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use dengine_kv::{Command, MembershipChange};
+    use dengine_kv::{Batch, BatchOperation, Command, MembershipChange};
     use dengine_types::{ClusterId, EntryKind};
 
     use super::*;
     use crate::input::{EncodedCommand, Input, Write};
+    use crate::output::Output;
     use crate::replica::lone::{LoneLeader, record};
     use Announcement::{Ack, Hello};
 
     const V2: CommandVersion = CommandVersion::OLDEST;
     const V3: CommandVersion = CommandVersion::V3;
+    const V4: CommandVersion = CommandVersion::V4;
 
     /// Up to which version a release reads changes of members whose newest commands are of this
     /// version.
     fn reads_changes_up_to(version: CommandVersion) -> u8 {
         match version.number() {
-            2 | 3 => 1,
+            2..=4 => 1,
             new => panic!(
                 "up to which version of membership changes does a release read that reads commands \
                  up to {new}? Add it here"
@@ -317,6 +346,70 @@ mod tests {
         }
     }
 
+    /// A command that takes version 4.
+    fn newest() -> Request {
+        let inner = BatchOperation::Batch(Box::default());
+        Request::from(Command::Batch(Batch {
+            then: vec![inner],
+            ..Batch::default()
+        }))
+    }
+
+    #[test]
+    fn what_no_older_version_can_say_is_refused_until_every_member_reads_it() {
+        let mut leader = Leader::new(V4);
+        let ask = |leader: &mut Leader| {
+            let version = leader.0.replica.command_gate().version();
+            leader.0.ask(Write::Command {
+                command: EncodedCommand::new(newest(), version),
+                from: None,
+            })
+        };
+        leader.change(MembershipChange::AddLearner(record(2)));
+        leader.0.settle();
+        let before = leader.versions().len();
+        let asked = ask(&mut leader);
+        leader.queue_write();
+        let mut refused = Vec::new();
+        for output in leader.0.outputs() {
+            match output {
+                Output::Refused { tokens, error } => refused.push((tokens, error.retryable())),
+                other => leader.0.carry_out(other),
+            }
+        }
+        leader.0.settle();
+        assert_eq!(refused, [(vec![asked], true)]);
+        assert_eq!(
+            leader.versions()[before..],
+            [2],
+            "the other one is proposed"
+        );
+        leader.hear(2, Hello, V4);
+        ask(&mut leader);
+        leader.queue_write();
+        leader.0.settle();
+        let newer = &leader.versions()[before + 1..];
+        assert_eq!(newer, [4, 3], "what version 3 can say is written as that");
+    }
+
+    /// One of three members was away, and no lease could be granted, nor end.
+    #[test]
+    fn once_a_command_of_a_version_is_applied_who_may_not_read_it_is_waited_for_no_more() {
+        let mut leader = Leader::new(V4);
+        let version = leader.0.replica.command_gate().version();
+        leader.0.ask(Write::Command {
+            command: EncodedCommand::new(newest(), version),
+            from: None,
+        });
+        leader.0.settle();
+        leader.change(MembershipChange::AddLearner(record(2)));
+        assert_eq!(leader.0.replica.command_version(), V4);
+        leader.0.settle();
+        assert_eq!(leader.0.replica.command_version(), V4);
+        leader.hear(2, Ack, V2);
+        assert_eq!(leader.0.replica.command_version(), V4);
+    }
+
     #[test]
     fn a_leader_writes_no_version_that_it_does_not_read() {
         let mut leader = Leader::new(V2);
@@ -332,7 +425,7 @@ mod tests {
 
     #[test]
     fn whoever_makes_up_ids_finds_no_room() {
-        let mut announced = Announced::new(V3);
+        let mut announced = Announced::new(V3, V2);
         announced.hear(MemberId(2), Hello, V3);
         for stranger in 100..300 {
             announced.hear(MemberId(stranger), Hello, V3);
@@ -365,5 +458,8 @@ mod tests {
         let command = Command::OpenSession { ttl_ms: 7 };
         let of = |version| Request::from(command.clone()).encode(version);
         assert_eq!(lowered(of(V3), V2), of(V2));
+        // It would mean something else.
+        let data = newest().encode(V4);
+        assert_eq!(lowered(data.clone(), V2), data);
     }
 }

@@ -180,7 +180,7 @@ mod tests {
     use std::task::Wake;
 
     use dengine_kv::{KeyValue, Outcome};
-    use dengine_types::{Revision, Term};
+    use dengine_types::{LeaseId, Revision, Term};
 
     use super::*;
     use crate::answers::AnswerBudget;
@@ -249,6 +249,7 @@ mod tests {
                 mod_revision: Revision(1),
                 version: 1,
                 ttl_ms: 0,
+                lease: LeaseId::NONE,
             }),
         };
         let whole = Written {

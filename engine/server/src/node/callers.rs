@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-use dengine_raft::{ApplyJob, Token, Written};
+use dengine_raft::{ApplyJob, LeaseAnswer, Token, Written};
 use dengine_types::Term;
 
 use super::inbox::Reply;
@@ -16,6 +16,7 @@ use crate::error::RequestError;
 pub(super) struct Callers {
     writes: HashMap<Token, Awaited>,
     reads: HashMap<Token, Reply<()>>,
+    leases: HashMap<Token, Reply<LeaseAnswer>>,
     transfers: HashMap<Token, Reply<Term>>,
 }
 
@@ -28,6 +29,10 @@ impl Callers {
         self.reads.insert(token, caller);
     }
 
+    pub(super) fn ask_lease(&mut self, token: Token, caller: Reply<LeaseAnswer>) {
+        self.leases.insert(token, caller);
+    }
+
     pub(super) fn transfer(&mut self, token: Token, caller: Reply<Term>) {
         self.transfers.insert(token, caller);
     }
@@ -37,8 +42,11 @@ impl Callers {
         if let Some(write) = self.writes.get(&token) {
             return write.is_gone();
         }
-        match self.reads.get(&token) {
-            Some(read) => read.is_gone(),
+        if let Some(read) = self.reads.get(&token) {
+            return read.is_gone();
+        }
+        match self.leases.get(&token) {
+            Some(lease) => lease.is_gone(),
             None => !self.transfers.contains_key(&token),
         }
     }
@@ -47,6 +55,7 @@ impl Callers {
     pub(super) fn prune(&mut self) {
         self.writes.retain(|_, write| !write.is_gone());
         self.reads.retain(|_, read| !read.is_gone());
+        self.leases.retain(|_, lease| !lease.is_gone());
         self.transfers.retain(|_, transfer| !transfer.is_gone());
     }
 
@@ -62,6 +71,12 @@ impl Callers {
         }
     }
 
+    pub(super) fn lease(&mut self, token: Token, answer: LeaseAnswer) {
+        if let Some(caller) = self.leases.remove(&token) {
+            caller.answer(Ok(answer));
+        }
+    }
+
     pub(super) fn transferred(&mut self, token: Token, term: Term) {
         if let Some(caller) = self.transfers.remove(&token) {
             caller.answer(Ok(term));
@@ -72,6 +87,8 @@ impl Callers {
         if let Some(caller) = self.writes.remove(&token) {
             caller.answer(Err(error));
         } else if let Some(caller) = self.reads.remove(&token) {
+            caller.answer(Err(error));
+        } else if let Some(caller) = self.leases.remove(&token) {
             caller.answer(Err(error));
         } else if let Some(caller) = self.transfers.remove(&token) {
             caller.answer(Err(error));

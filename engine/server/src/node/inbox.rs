@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use dengine_raft::channel::Sender;
-use dengine_raft::{Confirm, Input, Successor, Write};
-use dengine_types::{MemberId, Term};
+use dengine_raft::{Confirm, Input, LeaseAnswer, LeaseAsk, Successor, Write};
+use dengine_types::{LeaseId, MemberId, Term};
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
 
 use super::snapshots::Made;
@@ -84,6 +84,8 @@ pub(crate) enum ToReplica {
     Write(Write, Awaited),
     /// Answer once a read sees every write that was acknowledged before.
     Read(Confirm, Reply<()>),
+    /// Answer a question about a lease.
+    Lease(LeaseId, LeaseAsk, Reply<LeaseAnswer>),
     /// Hand leadership over, and answer once that is done.
     Transfer(Successor, Reply<Term>),
     /// From a peer's stream. The permit counts its bytes.

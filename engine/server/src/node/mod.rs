@@ -54,8 +54,8 @@ pub(crate) use dengine_raft::answers;
 use dengine_raft::answers::Held;
 pub use dengine_raft::replica::NewMember;
 use dengine_raft::replica::{ChangeStep, Changed, Changing, MembershipRequest};
-use dengine_raft::{Confirm, Successor};
-use dengine_types::{ClusterId, Index, MemberId, Revision, Term};
+use dengine_raft::{Confirm, LeaseAnswer, LeaseAsk, Successor};
+use dengine_types::{ClusterId, Index, LeaseId, MemberId, Revision, Term};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
@@ -254,6 +254,21 @@ impl Node {
             return Ok(());
         }
         self.unless_stopped(running.confirm_read(Confirm::Lease).await)
+    }
+
+    /// Keeps a lease alive, or tells how much is left of it. This member must lead.
+    ///
+    /// # Errors
+    /// This member does not lead any more, or no quorum confirms that it does. It is then unknown
+    /// whether the lease was kept alive.
+    pub async fn ask_lease(
+        &self,
+        lease: LeaseId,
+        ask: LeaseAsk,
+    ) -> Result<LeaseAnswer, RequestError> {
+        const QUESTIONS: &str = "questions about leases";
+        let question = |caller| ToReplica::Lease(lease, ask, caller);
+        self.unless_stopped(self.running()?.request(QUESTIONS, question).await)
     }
 
     /// How many bytes of a client's writes wait to be acknowledged.

@@ -8,7 +8,9 @@ use dengine_data_dir::Identity;
 use dengine_kv::{StateMachine, StoreError};
 use dengine_log::{Log, LogError, LogOptions, LogReader, Position, RealDisk, Recovered};
 use dengine_raft::consensus::ConsensusConfig;
-use dengine_raft::replica::{OpenError, Opened, Replica, ReplicaConfig, SlowDisk, open_member};
+use dengine_raft::replica::{
+    OpenError, Opened, Replica, ReplicaConfig, ReplicaError, SlowDisk, open_member,
+};
 
 use super::space::{Look, Space};
 use super::start::Start;
@@ -175,12 +177,15 @@ fn open_store(start: &Start) -> Result<(OpenState, Position), StoreError> {
 }
 
 /// The member as its log and its state remember it.
+///
+/// # Errors
+/// The state cannot be read.
 pub(super) fn restore(
     start: &Start,
     machine: &StateMachine<RocksStore>,
     log: &Log<RealDisk>,
     recovered: &Recovered,
-) -> Replica<LogReader<RealDisk>> {
+) -> Result<Replica<LogReader<RealDisk>>, StartError> {
     let limits = &start.config.limits;
     let message_bytes = transport::message_bytes(&start.config) as u64;
     let config = ConsensusConfig {
@@ -209,8 +214,16 @@ pub(super) fn restore(
         slow_disk: start.config.slow_disk().map(SlowDisk::of_at_least),
     };
     let hard_state = recovered.hard_state;
-    Replica::new(replica, config, hard_state, log.reader(), machine)
-        .expect("Config::validated checked everything that consensus does")
+    let restored = Replica::new(replica, config, hard_state, log.reader(), machine);
+    restored.map_err(|error| match error {
+        ReplicaError::Config(error) => {
+            unreachable!("Config::validated checked everything that consensus does: {error}")
+        }
+        ReplicaError::State(source) => StartError::State {
+            path: start.state_path.clone(),
+            source,
+        },
+    })
 }
 
 #[cfg(test)]

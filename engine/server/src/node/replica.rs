@@ -165,6 +165,10 @@ impl ReplicaWorker {
                 let token = self.name(|callers, token| callers.read(token, caller));
                 self.handle(Input::Read { token, confirm });
             }
+            ToReplica::Lease(lease, ask, caller) => {
+                let token = self.name(|callers, token| callers.ask_lease(token, caller));
+                self.handle(Input::Lease { token, lease, ask });
+            }
             ToReplica::Transfer(to, caller) => {
                 let token = self.name(|callers, token| callers.transfer(token, caller));
                 self.handle(Input::Transfer { token, to });
@@ -235,6 +239,7 @@ impl ReplicaWorker {
             }
             Output::Lost(token) => self.callers.refuse(token, RequestError::lost()),
             Output::Forgotten(token) => self.callers.forget(token),
+            Output::Lease { token, answer } => self.callers.lease(token, answer),
             Output::Transferred { token, term } => self.callers.transferred(token, term),
             Output::HandsOver(hand_over) => note_hand_over(&hand_over),
             Output::StateChanged(state) => self.on_state(state),

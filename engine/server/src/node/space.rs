@@ -132,9 +132,10 @@ impl Space {
     /// taken.
     pub(super) fn check(&self, command: &Command) -> Result<(), RequestError> {
         let needs_space = match command {
-            Command::Put { .. } | Command::CompareAndSwap { .. } | Command::OpenSession { .. } => {
-                true
-            }
+            Command::Put { .. }
+            | Command::CompareAndSwap { .. }
+            | Command::OpenSession { .. }
+            | Command::GrantLease { .. } => true,
             // Conditional deletes among them: only they delete what no other client has changed.
             Command::Batch(batch) => batch.puts(),
             Command::Delete { .. }
@@ -142,7 +143,10 @@ impl Space {
             | Command::KeepAlive { .. }
             | Command::CloseSession { .. }
             | Command::ExpireSession { .. }
-            | Command::ExpireKeys { .. } => false,
+            | Command::ExpireKeys { .. }
+            | Command::RevokeLease { .. }
+            | Command::ExpireLease { .. }
+            | Command::CheckpointLeases { .. } => false,
         };
         if needs_space && self.is_low() {
             return Err(RequestError::LowOnSpace {
@@ -217,7 +221,7 @@ impl ToldLow {
 
 #[cfg(test)]
 mod tests {
-    use dengine_kv::{Batch, BatchOperation, KeyRange};
+    use dengine_kv::{Batch, BatchOperation, KeyRange, PutLease};
 
     use super::*;
 
@@ -265,8 +269,10 @@ mod tests {
         let put = Command::Put {
             key: "k".into(),
             value: "v".into(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
+            lease: PutLease::None,
         };
         let batch = |then: Vec<BatchOperation>| {
             Command::Batch(Batch {
@@ -277,8 +283,10 @@ mod tests {
         let puts = batch(vec![BatchOperation::Put {
             key: "k".into(),
             value: "v".into(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
+            lease: PutLease::None,
         }]);
         let delete = batch(vec![BatchOperation::Delete {
             keys: KeyRange::One("k".into()),

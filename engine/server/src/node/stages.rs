@@ -44,6 +44,7 @@ impl Stages {
             | Output::Lost(_)
             | Output::Forgotten(_)
             | Output::Transferred { .. }
+            | Output::Lease { .. }
             | Output::HandsOver(_)
             | Output::StateChanged(_)
             | Output::PeerRefused(_)

@@ -113,7 +113,7 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
         state: (machine, store),
         ..
     } = open_both(start)?;
-    let replica = restore(start, &machine, &log, &recovered);
+    let replica = restore(start, &machine, &log, &recovered)?;
     start.signals.revision.send_replace(machine.revision());
     let (own, address) = (start.identity.member_id, &start.config.advertise_peer);
     own_entry::tell_at_start(own, address, &machine.membership());

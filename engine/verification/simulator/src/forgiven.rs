@@ -123,6 +123,7 @@ mod tests {
     use bytes::Bytes;
     use dengine_checker::{Moment, Operation};
     use dengine_kv::KeyValue;
+    use dengine_types::LeaseId;
 
     use super::*;
 
@@ -135,6 +136,7 @@ mod tests {
             create_revision: revision,
             version: 1,
             ttl_ms: 0,
+            lease: LeaseId::NONE,
         };
         let kind = match value {
             "" => EventKind::Delete,

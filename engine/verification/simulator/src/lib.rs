@@ -15,7 +15,8 @@
 //! what a `memory-first` cluster may lose, [`restored`] what some of its members may know of that,
 //! and [`forgiven`] what still counts of what clients were told. [`member`] is a machine with its
 //! process; [`network`], [`clock`], [`store`] and [`folders`] are what it stands on (its disk is
-//! [`MemoryDisk`](dengine_log::memory::MemoryDisk)). [`client`]s and the [`operator`] use it.
+//! [`MemoryDisk`](dengine_log::memory::MemoryDisk)). [`client`]s, [`holder`]s of leases and the
+//! [`operator`] use it.
 //! [`invariants`] watch, one file each; `search` asks them to find planted bugs. [`surroundings`]
 //! holds what all share: [`queue`], [`random`], [`trace`].
 //!
@@ -34,6 +35,7 @@ mod folders;
 mod forgiven;
 mod full_disk;
 mod guard;
+mod holder;
 mod in_place;
 mod invariants;
 mod load_wave;

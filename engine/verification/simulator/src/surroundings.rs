@@ -62,6 +62,8 @@ pub(super) enum Event {
     Space(MemberId),
     /// A watcher looks what is new.
     Watcher(u64),
+    /// A holder of leases asks for the next thing.
+    Holder(u64),
     /// Whoever runs the cluster looks after it.
     Operator,
     /// The world looks whether a phase is over.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use dengine_raft::replica::RequestError;
-use dengine_raft::{Confirm, Input, Successor, Token, Write, Written};
+use dengine_raft::{Confirm, Input, LeaseAnswer, LeaseAsk, Successor, Token, Write, Written};
+use dengine_types::LeaseId;
 
 use super::queue::Nanos;
 
@@ -14,6 +15,8 @@ pub(super) enum Asker {
     Client(u64, u64),
     /// Whoever runs the cluster, with the number of its request.
     Operator(u64),
+    /// A holder of leases, with the number of its request.
+    Holder(u64, u64),
     /// Nobody listens.
     Nobody,
 }
@@ -23,6 +26,7 @@ pub(super) enum Asker {
 pub(super) enum Request {
     Write(Write),
     Read(Confirm),
+    Lease(LeaseId, LeaseAsk),
     Transfer(Successor),
 }
 
@@ -31,6 +35,7 @@ pub(super) enum Request {
 pub(super) enum Answered {
     Written(Result<Written, RequestError>),
     MayRead(Result<(), RequestError>),
+    Lease(Result<LeaseAnswer, RequestError>),
     Leads,
 }
 
@@ -46,6 +51,7 @@ pub(super) struct Ticket {
 enum Kind {
     Write,
     Read,
+    Lease,
     Transfer,
 }
 
@@ -63,6 +69,7 @@ impl Callers {
         let (kind, input) = match request {
             Request::Write(write) => (Kind::Write, Input::Write { token, write }),
             Request::Read(confirm) => (Kind::Read, Input::Read { token, confirm }),
+            Request::Lease(lease, ask) => (Kind::Lease, Input::Lease { token, lease, ask }),
             Request::Transfer(to) => (Kind::Transfer, Input::Transfer { token, to }),
         };
         self.waiting.insert(token, (kind, ticket));
@@ -82,6 +89,10 @@ impl Callers {
         self.answer(token, |_| Answered::MayRead(Ok(())));
     }
 
+    pub(super) fn lease(&mut self, token: Token, answer: LeaseAnswer) {
+        self.answer(token, |_| Answered::Lease(Ok(answer)));
+    }
+
     pub(super) fn transferred(&mut self, token: Token) {
         self.answer(token, |_| Answered::Leads);
     }
@@ -90,6 +101,7 @@ impl Callers {
         self.answer(token, |kind| match kind {
             Kind::Write => Answered::Written(Err(error)),
             Kind::Read => Answered::MayRead(Err(error)),
+            Kind::Lease => Answered::Lease(Err(error)),
             Kind::Transfer => Answered::Leads,
         });
     }

@@ -18,6 +18,7 @@ use super::client::{self, Ask, Client, ClientEvent, Outcome};
 use super::clock::Clock;
 use super::displaced::Displacement;
 use super::forgiven::Losses;
+use super::holder::{self, Holder};
 use super::in_place::TurnsBy;
 use super::invariants::{Broken, End, Seen};
 use super::load_wave::LoadWave;
@@ -63,6 +64,7 @@ pub(super) struct World {
     pub(super) operator: Operator,
     pub(super) clients: BTreeMap<u64, Client>,
     pub(super) watchers: Vec<Watcher>,
+    holders: Vec<Holder>,
     recorder: Recorder,
     pub(super) losses: Losses,
     undecided: usize,
@@ -89,6 +91,7 @@ impl World {
         let watchers = (0..plan.watchers).map(watcher).collect();
         let client = |id| (id, Client::new(id, id <= plan.sessions, random.fork()));
         let clients = (1..=plan.clients).map(client).collect();
+        let holders = holder::of(seed, &plan);
         let leases_hold = !plan.has(Fault::StoppedClock) || plan.load.reads_by_lease();
         let programs = Programs::new(seed, plan.slow_roll);
         let flaps_only = plan.is_only(Fault::Flapping) && !programs.rolls();
@@ -98,6 +101,7 @@ impl World {
             operator,
             clients,
             watchers,
+            holders,
             recorder: Recorder::new(Some(1)),
             losses: Losses::default(),
             undecided: 0,
@@ -125,6 +129,9 @@ impl World {
         self.sim.after(0, Event::Watch);
         for watcher in 0..plan.watchers {
             self.sim.after(SECOND, Event::Watcher(watcher));
+        }
+        for holder in 0..self.holders.len() as u64 {
+            self.sim.after(SECOND, Event::Holder(holder + 1));
         }
         for client in self.clients.keys() {
             let event = ClientEvent::Next(*client);
@@ -201,6 +208,11 @@ impl World {
             Event::Watcher(id) => {
                 let storm = self.is_stormy();
                 self.watchers[id as usize].look(&mut self.sim, &mut self.members, storm);
+            }
+            Event::Holder(id) => {
+                let rests = matches!(self.phase, Phase::Rest(_));
+                let holder = &mut self.holders[id as usize - 1];
+                holder.next(&mut self.sim, &mut self.members, rests);
             }
             Event::Operator => self.operator.look(&mut self.sim, &mut self.members),
             Event::Watch => self.watch(),
@@ -303,6 +315,10 @@ impl World {
                         sim.fail(broken);
                     }
                 }
+                Asker::Holder(holder, request) => {
+                    let holder = &mut self.holders[holder as usize - 1];
+                    holder.on_answer(&mut self.sim, request, answered);
+                }
                 Asker::Client(client, attempt) => self.answer_client(id, client, attempt, answered),
             }
         }
@@ -313,7 +329,7 @@ impl World {
             Answered::Written(result) => Outcome::Written(result),
             Answered::MayRead(Err(error)) => Outcome::ReadRefused(error),
             Answered::MayRead(Ok(())) => return self.read(id, client, attempt),
-            Answered::Leads => return,
+            Answered::Lease(_) | Answered::Leads => return,
         };
         client::reply(&mut self.sim, id, (client, attempt), outcome);
     }
@@ -432,6 +448,7 @@ impl World {
     fn watch(&mut self) {
         self.sim.after(250 * MILLI, Event::Watch);
         let now = self.sim.now;
+        self.look_at_leases();
         match self.phase {
             Phase::Storm if now >= self.sim.plan.safety => self.calm_down(),
             Phase::Calm(since) if self.was_written_since(since) => self.phase = Phase::Rest(since),
@@ -445,6 +462,21 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// Shows what is left of leases once nobody keeps any alive.
+    fn look_at_leases(&mut self) {
+        if let (Phase::Rest(_), Some(leases)) = (self.phase, self.leases()) {
+            let now = self.sim.now;
+            self.sim.see(&Seen::Rests { now, leases });
+        }
+    }
+
+    /// How many the leader knows.
+    fn leases(&self) -> Option<usize> {
+        let (leader, _) = newest_leader(&self.members)?;
+        let leases = self.members[&leader].reader()?.leases(None, usize::MAX);
+        Some(leases.expect("memory can be read").len())
     }
 
     fn wait_no_longer(&mut self, why: String) {
@@ -499,6 +531,9 @@ impl World {
         if let Some(id) = behind {
             let applied = self.applied(*id);
             return Some(format!("member {id} has applied {applied:?} of {last}"));
+        }
+        if self.leases() != Some(0) {
+            return Some("there are leases".to_owned());
         }
         let revision = self.members[&leader].reader()?.revision();
         let behind = self.watchers.iter().any(|it| !it.has_come_to(revision));

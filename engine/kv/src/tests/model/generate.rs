@@ -1,13 +1,14 @@
 //! Random commands, queries and steps, of few and short keys, so that they collide often.
 
 use bytes::Bytes;
-use dengine_types::{Index, Revision, SessionId};
+use dengine_types::{Index, LeaseId, Revision, SessionId};
 use proptest::prelude::*;
 
 use super::Model;
 use crate::{
     Batch, BatchOperation, ChangesQuery, Command, Compare, CompareTarget, Expected, ExpiredKey,
-    KeyRange, PageLimits, RangeQuery, Relation, Request, SessionStamp, Stamp,
+    KeyRange, LeaseCheckpoint, PageLimits, PutLease, RangeQuery, RangeRead, Relation, Request,
+    RevisionBounds, Selection, SessionStamp, SortBy, SortOrder, Stamp,
 };
 
 /// A request that is resolved when it is applied, by the state at that time.
@@ -29,6 +30,10 @@ enum DraftCommand {
     ExpireSession(usize, bool),
     /// `true`: with the actual last change.
     ExpireKeys(Vec<(Bytes, bool)>),
+    /// `true`: as its record is.
+    ExpireLease(LeaseId, bool),
+    /// `true`: as its record is. The same lease may be among them twice.
+    CheckpointLeases(Vec<(LeaseId, bool, u64)>),
 }
 
 /// The next step. Revisions count from the one before the compact revision.
@@ -39,6 +44,7 @@ pub(super) enum Step {
     Get(Bytes, u64),
     Range(RangeQuery),
     Changes(ChangesQuery),
+    Batch(Batch),
     /// This many steps of the collector, of this many changes.
     Collect(usize, usize),
     Reopen,
@@ -54,6 +60,11 @@ impl Draft {
             SessionId(found.map_or(u64::MAX, |id| **id))
         };
         let command = match &self.command {
+            DraftCommand::Ready(Command::Batch(batch)) => {
+                let mut batch = batch.clone();
+                at_revisions(&mut batch, &|number| model.revision_at(number));
+                Command::Batch(batch)
+            }
             DraftCommand::Ready(command) => command.clone(),
             DraftCommand::Compact(behind) => Command::Compact {
                 revision: Revision(model.revision.saturating_add_signed(-behind)),
@@ -74,6 +85,20 @@ impl Draft {
             DraftCommand::ExpireKeys(keys) => Command::ExpireKeys {
                 keys: keys.iter().map(|it| expired(model, it)).collect(),
             },
+            DraftCommand::ExpireLease(lease, unchanged) => Command::ExpireLease {
+                lease: *lease,
+                seen: seen(model, *lease, *unchanged),
+            },
+            DraftCommand::CheckpointLeases(leases) => {
+                let checkpoint = |&(lease, unchanged, remaining_ms): &_| LeaseCheckpoint {
+                    lease,
+                    remaining_ms,
+                    seen: seen(model, lease, unchanged),
+                };
+                Command::CheckpointLeases {
+                    leases: leases.iter().map(checkpoint).collect(),
+                }
+            }
         };
         let stamp = |&(which, sequence, below): &(usize, u64, u64)| SessionStamp {
             id: session(which),
@@ -87,6 +112,19 @@ impl Draft {
     }
 }
 
+/// Counts the revisions that it reads at from the one before the compact revision.
+pub(super) fn at_revisions(batch: &mut Batch, revision_at: &impl Fn(u64) -> u64) {
+    for operation in batch.then.iter_mut().chain(&mut batch.otherwise) {
+        match operation {
+            BatchOperation::Range(read) => {
+                read.revision = read.revision.map(|it| Revision(revision_at(it.0)));
+            }
+            BatchOperation::Batch(inner) => at_revisions(inner, revision_at),
+            _ => {}
+        }
+    }
+}
+
 fn expired(model: &Model, (key, unchanged): &(Bytes, bool)) -> ExpiredKey {
     let now = model.get(key, model.revision);
     let mod_revision = now.map_or(0, |kv| kv.mod_revision.0);
@@ -94,6 +132,12 @@ fn expired(model: &Model, (key, unchanged): &(Bytes, bool)) -> ExpiredKey {
         key: key.clone(),
         mod_revision: Revision(mod_revision.saturating_sub(u64::from(!unchanged))),
     }
+}
+
+fn seen(model: &Model, lease: LeaseId, unchanged: bool) -> Index {
+    let found = model.leases.get(&lease);
+    let touched = found.map_or(0, |found| found.touched);
+    Index(touched.saturating_sub(u64::from(!unchanged)))
 }
 
 /// Made of the bytes that matter to the layout.
@@ -108,6 +152,33 @@ fn value() -> impl Strategy<Value = Bytes> {
 
 fn ttl_ms() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(0), 1 => 1..3_u64]
+}
+
+/// Few enough that one of them is often there.
+fn lease() -> impl Strategy<Value = LeaseId> {
+    prop::sample::select(vec![LeaseId(-1), LeaseId(1), LeaseId(2)])
+}
+
+fn put_lease() -> impl Strategy<Value = PutLease> {
+    prop_oneof![
+        3 => Just(PutLease::None),
+        3 => lease().prop_map(PutLease::Attach),
+        1 => Just(PutLease::Keep),
+    ]
+}
+
+/// What asks no model.
+fn lease_command() -> impl Strategy<Value = Command> {
+    prop_oneof![
+        6 => (prop_oneof![9 => lease(), 1 => Just(LeaseId::NONE)], 0..99_u64)
+            .prop_map(|(lease, ttl_ms)| Command::GrantLease { lease, ttl_ms }),
+        1 => lease().prop_map(|lease| Command::RevokeLease { lease }),
+    ]
+}
+
+/// Whether the value is kept, and the previous pair returned.
+fn put_flags() -> impl Strategy<Value = (bool, bool)> {
+    (prop::bool::weighted(0.2), any::<bool>())
 }
 
 pub(super) fn keys() -> impl Strategy<Value = KeyRange> {
@@ -131,6 +202,7 @@ fn compare() -> impl Strategy<Value = Compare> {
         revision().prop_map(CompareTarget::CreateRevision),
         revision().prop_map(CompareTarget::ModRevision),
         value().prop_map(CompareTarget::Value),
+        lease().prop_map(CompareTarget::Lease),
     ];
     (keys(), relation, target).prop_map(|(keys, relation, target)| Compare {
         keys,
@@ -139,11 +211,13 @@ fn compare() -> impl Strategy<Value = Compare> {
     })
 }
 
-fn operation() -> impl Strategy<Value = BatchOperation> {
+fn single_operation() -> impl Strategy<Value = BatchOperation> {
     prop_oneof![
-        3 => (key(), value(), any::<bool>(), ttl_ms()).prop_map(|(key, value, prev_kv, ttl_ms)| {
-            BatchOperation::Put { key, value, prev_kv, ttl_ms }
-        }),
+        3 => (key(), value(), put_flags(), ttl_ms(), put_lease()).prop_map(
+            |(key, value, (ignore_value, prev_kv), ttl_ms, lease)| BatchOperation::Put {
+                key, value, ignore_value, prev_kv, ttl_ms, lease,
+            }
+        ),
         1 => (keys(), any::<bool>())
             .prop_map(|(keys, prev_kv)| BatchOperation::Delete { keys, prev_kv }),
         2 => (keys(), 0..3_u64, any::<bool>(), any::<bool>())
@@ -153,14 +227,74 @@ fn operation() -> impl Strategy<Value = BatchOperation> {
     ]
 }
 
-fn batch() -> impl Strategy<Value = Batch> {
-    let operations = || prop::collection::vec(operation(), 0..4);
-    let compares = prop::collection::vec(compare(), 0..2);
-    (compares, operations(), operations()).prop_map(|(compares, then, otherwise)| Batch {
-        compares,
-        then,
-        otherwise,
+fn bounds() -> impl Strategy<Value = RevisionBounds> {
+    let bound = || prop::option::weighted(0.2, (0..30_u64).prop_map(Revision));
+    (bound(), bound()).prop_map(|(min, max)| RevisionBounds { min, max })
+}
+
+fn selection() -> impl Strategy<Value = Selection> {
+    let order = prop::sample::select(vec![
+        SortOrder::None,
+        SortOrder::Ascending,
+        SortOrder::Descending,
+    ]);
+    let by = prop::sample::select(vec![
+        SortBy::Key,
+        SortBy::Version,
+        SortBy::CreateRevision,
+        SortBy::ModRevision,
+        SortBy::Value,
+    ]);
+    (order, by, bounds(), bounds()).prop_map(|(order, by, mod_revisions, create_revisions)| {
+        Selection {
+            order,
+            by,
+            mod_revisions,
+            create_revisions,
+        }
     })
+}
+
+fn range_read() -> impl Strategy<Value = RangeRead> {
+    let revision = prop::option::of((0..12_u64).prop_map(Revision));
+    let flags = (any::<bool>(), prop::bool::weighted(0.2));
+    (keys(), revision, 0..4_u64, flags, selection()).prop_map(
+        |(keys, revision, limit, (keys_only, count_only), selection)| RangeRead {
+            keys,
+            revision,
+            limit,
+            keys_only,
+            count_only,
+            selection,
+        },
+    )
+}
+
+/// With batches within batches up to this depth.
+fn operation(depth: usize) -> BoxedStrategy<BatchOperation> {
+    let range = || range_read().prop_map(|read| BatchOperation::Range(Box::new(read)));
+    if depth == 0 {
+        return prop_oneof![5 => single_operation(), 1 => range()].boxed();
+    }
+    let inner = batch_within(depth - 1).prop_map(|batch| BatchOperation::Batch(Box::new(batch)));
+    prop_oneof![5 => single_operation(), 1 => range(), 1 => inner].boxed()
+}
+
+fn batch_within(depth: usize) -> BoxedStrategy<Batch> {
+    let operations = || prop::collection::vec(operation(depth), 0..4);
+    let compares = prop::collection::vec(compare(), 0..2);
+    let batch = (compares, operations(), operations());
+    batch
+        .prop_map(|(compares, then, otherwise)| Batch {
+            compares,
+            then,
+            otherwise,
+        })
+        .boxed()
+}
+
+pub(super) fn batch() -> impl Strategy<Value = Batch> {
+    batch_within(2)
 }
 
 fn data_command() -> impl Strategy<Value = Command> {
@@ -169,9 +303,11 @@ fn data_command() -> impl Strategy<Value = Command> {
         value().prop_map(Expected::Value),
     ];
     prop_oneof![
-        6 => (key(), value(), any::<bool>(), ttl_ms()).prop_map(|(key, value, prev_kv, ttl_ms)| {
-            Command::Put { key, value, prev_kv, ttl_ms }
-        }),
+        6 => (key(), value(), put_flags(), ttl_ms(), put_lease()).prop_map(
+            |(key, value, (ignore_value, prev_kv), ttl_ms, lease)| Command::Put {
+                key, value, ignore_value, prev_kv, ttl_ms, lease,
+            }
+        ),
         2 => (keys(), any::<bool>()).prop_map(|(keys, prev_kv)| Command::Delete { keys, prev_kv }),
         2 => (key(), expected, value(), ttl_ms()).prop_map(|(key, expected, value, ttl_ms)| {
             Command::CompareAndSwap { key, expected, value, ttl_ms }
@@ -183,6 +319,7 @@ fn data_command() -> impl Strategy<Value = Command> {
 pub(super) fn draft() -> impl Strategy<Value = Draft> {
     let which = || 0..4_usize;
     let expired = prop::collection::vec((key(), any::<bool>()), 0..4);
+    let checkpoints = prop::collection::vec((lease(), any::<bool>(), 0..200_u64), 0..4);
     let command = prop_oneof![
         12 => data_command().prop_map(DraftCommand::Ready),
         2 => (-1..12_i64).prop_map(DraftCommand::Compact),
@@ -192,6 +329,10 @@ pub(super) fn draft() -> impl Strategy<Value = Draft> {
         1 => (which(), any::<bool>())
             .prop_map(|(which, unused)| DraftCommand::ExpireSession(which, unused)),
         2 => expired.prop_map(DraftCommand::ExpireKeys),
+        4 => lease_command().prop_map(DraftCommand::Ready),
+        1 => (lease(), any::<bool>())
+            .prop_map(|(lease, unchanged)| DraftCommand::ExpireLease(lease, unchanged)),
+        1 => checkpoints.prop_map(DraftCommand::CheckpointLeases),
     ];
     let stamp = prop::option::of((which(), 1..9_u64, 0..9_u64));
     (stamp, command).prop_map(|(stamp, command)| Draft { stamp, command })
@@ -239,6 +380,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         2 => (key(), 0..30_u64).prop_map(|(key, at)| Step::Get(key, at)),
         2 => range_query().prop_map(Step::Range),
         2 => changes_query().prop_map(Step::Changes),
+        2 => batch().prop_map(Step::Batch),
         1 => (1..4_usize, 0..20_usize).prop_map(|(steps, max)| Step::Collect(steps, max)),
         1 => Just(Step::Reopen),
     ]

@@ -1,19 +1,21 @@
 //! The state machine against the simplest model: every version of every key in a map, and each
 //! question answered by a full scan.
 
+mod batch;
 mod generate;
+mod leases;
 mod properties;
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use dengine_types::{Index, Revision, SessionId};
+use dengine_types::{Index, LeaseId, Revision, SessionId};
+use leases::ModelLease;
 
 use crate::visits::VisitBounds;
 use crate::{
-    Batch, BatchAnswer, BatchOperation, ChangesQuery, Command, Compare, CompareTarget, Event,
-    EventKind, Expected, ExpiringKey, KeyRange, KeyValue, Outcome, Refusal, Relation, Request,
-    SessionStamp,
+    ChangesQuery, Command, Compare, CompareTarget, Event, EventKind, Expected, ExpiringKey,
+    KeyRange, KeyValue, Outcome, PutLease, Refusal, Relation, Request, SessionStamp,
 };
 
 #[derive(Clone)]
@@ -27,6 +29,7 @@ struct Model {
     /// Which revision changed which key, in order.
     log: Vec<(u64, Bytes)>,
     sessions: BTreeMap<u64, ModelSession>,
+    leases: BTreeMap<LeaseId, ModelLease>,
     /// The cost of each key that the ranges of the command have visited.
     visited: Vec<usize>,
 }
@@ -61,6 +64,7 @@ impl Model {
             history: BTreeMap::new(),
             log: Vec::new(),
             sessions: BTreeMap::new(),
+            leases: BTreeMap::new(),
             visited: Vec::new(),
         }
     }
@@ -194,10 +198,18 @@ impl Model {
             Command::Put {
                 key,
                 value,
+                ignore_value,
                 prev_kv,
                 ttl_ms,
+                lease,
             } => {
-                let prev = self.put(key, value, *ttl_ms).filter(|_| *prev_kv);
+                let Some(value) = self.value_to_put(key, value, *ignore_value) else {
+                    return Outcome::Refused(Refusal::KeyNotFound);
+                };
+                if let Some(refusal) = self.refuses_put(key, *lease) {
+                    return Outcome::Refused(refusal);
+                }
+                let prev = self.put(key, &value, *ttl_ms, *lease).filter(|_| *prev_kv);
                 let revision = Revision(self.revision);
                 Outcome::Put { revision, prev }
             }
@@ -234,6 +246,10 @@ impl Model {
                 let revision = Revision(self.revision);
                 Outcome::ExpireKeys { revision, deleted }
             }
+            Command::GrantLease { .. }
+            | Command::RevokeLease { .. }
+            | Command::ExpireLease { .. }
+            | Command::CheckpointLeases { .. } => self.lease_command(index, command),
             about_a_session => self.session_command(index, about_a_session),
         }
     }
@@ -282,9 +298,28 @@ impl Model {
         self.log.push((self.revision, key.clone()));
     }
 
+    /// `None`: the value of a key that does not exist is to be kept.
+    fn value_to_put(&self, key: &Bytes, value: &Bytes, ignore_value: bool) -> Option<Bytes> {
+        match ignore_value {
+            true => self.get(key, self.revision).map(|kv| kv.value),
+            false => Some(value.clone()),
+        }
+    }
+
     /// Returns the previous pair.
-    fn put(&mut self, key: &Bytes, value: &Bytes, ttl_ms: u64) -> Option<KeyValue> {
+    fn put(
+        &mut self,
+        key: &Bytes,
+        value: &Bytes,
+        ttl_ms: u64,
+        lease: PutLease,
+    ) -> Option<KeyValue> {
         let prev = self.get(key, self.revision);
+        let lease = match lease {
+            PutLease::None => LeaseId::NONE,
+            PutLease::Attach(lease) => lease,
+            PutLease::Keep => prev.as_ref().expect("it was looked for").lease,
+        };
         self.change(key, |revision| {
             Some(KeyValue {
                 key: key.clone(),
@@ -295,6 +330,7 @@ impl Model {
                 mod_revision: Revision(revision),
                 version: prev.as_ref().map_or(1, |prev| prev.version + 1),
                 ttl_ms,
+                lease,
             })
         });
         prev
@@ -318,7 +354,7 @@ impl Model {
             Expected::Value(wanted) => prev.as_ref().is_some_and(|prev| prev.value == wanted),
         };
         if succeeded {
-            self.put(key, value, ttl_ms);
+            self.put(key, value, ttl_ms, PutLease::None);
         }
         Outcome::CompareAndSwap {
             revision: Revision(self.revision),
@@ -344,88 +380,6 @@ impl Model {
         Outcome::Compact { revision: current }
     }
 
-    fn batch(&mut self, batch: &Batch) -> Outcome {
-        if changes_twice(&batch.then) || changes_twice(&batch.otherwise) {
-            return Outcome::Refused(Refusal::DuplicateKey);
-        }
-        let before = self.clone();
-        let mut succeeded = true;
-        for compare in &batch.compares {
-            self.visit(&compare.keys, |kv| !holds_for(compare, kv));
-            succeeded = self.holds(compare);
-            if !succeeded {
-                break;
-            }
-        }
-        let operations = match succeeded {
-            true => &batch.then,
-            false => &batch.otherwise,
-        };
-        for operation in operations {
-            if let BatchOperation::Delete { keys, .. } = operation {
-                self.visit(keys, |_| false);
-            }
-        }
-        let answers = operations.iter().map(|it| self.operation(it)).collect();
-        if let Some(refused) = self.visited_too_much() {
-            *self = before;
-            return refused;
-        }
-        Outcome::Batch {
-            revision: Revision(self.revision),
-            succeeded,
-            answers,
-        }
-    }
-
-    fn operation(&mut self, operation: &BatchOperation) -> BatchAnswer {
-        match operation {
-            BatchOperation::Put {
-                key,
-                value,
-                prev_kv,
-                ttl_ms,
-            } => BatchAnswer::Put {
-                prev: self.put(key, value, *ttl_ms).filter(|_| *prev_kv),
-            },
-            BatchOperation::Delete { keys, prev_kv } => {
-                let prev = self.delete(keys);
-                BatchAnswer::Delete {
-                    deleted: prev.len() as u64,
-                    prev: if *prev_kv { prev } else { Vec::new() },
-                }
-            }
-            BatchOperation::Get {
-                keys,
-                limit,
-                keys_only,
-                count_only,
-            } => {
-                let mut left = match limit {
-                    _ if *count_only => usize::MAX,
-                    0 => usize::MAX,
-                    limit => *limit as usize,
-                };
-                self.visit(keys, |_| {
-                    left.checked_sub(1).map(|rest| left = rest).is_none()
-                });
-                let mut kvs = self.now(keys);
-                let count = kvs.len() as u64;
-                if *count_only {
-                    kvs.clear();
-                } else if *limit > 0 {
-                    kvs.truncate(*limit as usize);
-                }
-                if *keys_only {
-                    kvs.iter_mut().for_each(|kv| kv.value = Bytes::new());
-                }
-                let more = !count_only && count > kvs.len() as u64;
-                let count = if more { 0 } else { count };
-                BatchAnswer::Get { kvs, more, count }
-            }
-        }
-    }
-
     fn holds(&self, compare: &Compare) -> bool {
         let found = self.now(&compare.keys);
         let mut absent = Vec::new();
@@ -443,6 +397,7 @@ fn holds_for(compare: &Compare, kv: &KeyValue) -> bool {
         CompareTarget::CreateRevision(it) => related(compare.relation, &kv.create_revision, it),
         CompareTarget::ModRevision(it) => related(compare.relation, &kv.mod_revision, it),
         CompareTarget::Value(it) => related(compare.relation, &kv.value, it),
+        CompareTarget::Lease(it) => related(compare.relation, &kv.lease, it),
     }
 }
 
@@ -455,24 +410,6 @@ fn related<T: Ord>(relation: Relation, left: &T, right: &T) -> bool {
     }
 }
 
-fn changes_twice(operations: &[BatchOperation]) -> bool {
-    let puts: Vec<_> = operations
-        .iter()
-        .filter_map(|operation| match operation {
-            BatchOperation::Put { key, .. } => Some(key),
-            _ => None,
-        })
-        .collect();
-    let put_twice = |key: &Bytes| puts.iter().filter(|other| **other == key).count() > 1;
-    let deleted = |key: &Bytes| {
-        operations.iter().any(|operation| match operation {
-            BatchOperation::Delete { keys, .. } => keys.contains(key),
-            _ => false,
-        })
-    };
-    puts.iter().any(|key| put_twice(key) || deleted(key))
-}
-
 fn tombstone(key: &Bytes, revision: u64) -> KeyValue {
     KeyValue {
         key: key.clone(),
@@ -481,5 +418,6 @@ fn tombstone(key: &Bytes, revision: u64) -> KeyValue {
         mod_revision: Revision(revision),
         version: 0,
         ttl_ms: 0,
+        lease: LeaseId::NONE,
     }
 }

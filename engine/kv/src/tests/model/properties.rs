@@ -1,16 +1,16 @@
 //! Properties of every history.
 
 use bytes::Bytes;
-use dengine_types::{Entry, EntryKind, Index, Revision, SessionId};
+use dengine_types::{Entry, EntryKind, Index, LeaseId, Revision, SessionId};
 use proptest::prelude::*;
 
-use super::generate::{Draft, Step, draft, step};
+use super::generate::{Draft, Step, at_revisions, draft, step};
 use super::{Model, VISIT_BOUNDS};
 use crate::store::{MemoryStore, WriteBatch};
 use crate::tests::{all_collected, entry};
 use crate::{
-    ChangesQuery, CommandVersion, Event, KeyRange, LogicalHash, Outcome, RangeQuery, ReadError,
-    Stamp, StateMachine, Store,
+    Batch, ChangesQuery, Command, CommandVersion, Event, KeyRange, LeaseInfo, LogicalHash, Outcome,
+    RangeQuery, ReadError, Refusal, Stamp, StateMachine, Store,
 };
 
 type Machine = StateMachine<MemoryStore>;
@@ -79,6 +79,19 @@ fn check_range(model: &Model, machine: &Machine, query: &RangeQuery) {
     assert_eq!(result.kvs, expected);
 }
 
+/// A batch that changes nothing is answered without an entry as it would be with one, except for
+/// the limits of visits, which the model has smaller.
+fn check_batch(model: &Model, machine: &Machine, batch: &Batch) {
+    let found = machine.reader().batch(batch).expect("read");
+    let mut model = model.clone();
+    let expected = model.apply(0, &Command::Batch(batch.clone()).into());
+    match expected {
+        _ if !batch.reads_only() => assert_eq!(found, None),
+        Outcome::Refused(Refusal::RangesTooLarge { .. }) => {}
+        expected => assert_eq!(found, Some(expected)),
+    }
+}
+
 /// A watch that continues from the end of each result sees all of history, whatever the limits.
 fn check_changes(model: &Model, machine: &Machine, query: &ChangesQuery) {
     let mut query = query.clone();
@@ -141,6 +154,39 @@ fn check_expiring(model: &Model, machine: &Machine) {
     assert_eq!(found, expected.collect::<Vec<_>>());
 }
 
+/// Checks that leases, their records and the pairs agree about what is attached to what.
+fn check_leases(model: &Model, machine: &Machine) {
+    let reader = machine.reader();
+    let mut found = Vec::new();
+    loop {
+        let after = found.last().map(|it: &LeaseInfo| it.id);
+        let page = reader.leases(after, 2).expect("read");
+        found.extend(page.iter().copied());
+        if page.len() < 2 {
+            break;
+        }
+    }
+    let mut expected: Vec<_> = model.leases.iter().map(|(id, it)| it.info(*id)).collect();
+    expected.sort_by_key(|it| it.id.0.cast_unsigned());
+    assert_eq!(found, expected);
+    for id in [LeaseId(-1), LeaseId(1), LeaseId(2)] {
+        let known = found.iter().find(|it| it.id == id).copied();
+        assert_eq!(reader.lease(id).expect("read"), known);
+        let mut keys = Vec::new();
+        while let Some((info, page)) = reader
+            .lease_with_keys(id, keys.last().map(|key: &Bytes| &key[..]), 2)
+            .expect("read")
+        {
+            assert_eq!(Some(info), known);
+            keys.extend(page.iter().cloned());
+            if page.len() < 2 {
+                break;
+            }
+        }
+        assert_eq!(keys, model.attached(id), "of lease {id}");
+    }
+}
+
 /// Resolves `drafts` to entries after entry `last`, with their outcomes in the model.
 fn resolve(model: &mut Model, last: u64, drafts: &[Draft]) -> (Vec<Entry>, Vec<Outcome>) {
     let entries = (last + 1..).zip(drafts).map(|(index, draft)| {
@@ -176,11 +222,16 @@ fn check(steps: Vec<Step>) {
                 let found: Vec<_> = applied.into_iter().map(|it| it.outcome).collect();
                 assert_eq!(found, expected);
                 check_expiring(&model, &machine);
+                check_leases(&model, &machine);
             }
             Step::Get(key, at) => check_get(&model, &machine, &key, model.revision_at(at)),
             Step::Range(mut query) => {
                 query.revision = query.revision.map(|at| Revision(model.revision_at(at.0)));
                 check_range(&model, &machine, &query);
+            }
+            Step::Batch(mut batch) => {
+                at_revisions(&mut batch, &|number| model.revision_at(number));
+                check_batch(&model, &machine, &batch);
             }
             Step::Changes(mut query) => {
                 query.from.revision = Revision(model.revision_at(query.from.revision.0));
@@ -307,6 +358,9 @@ proptest! {
         let kept = model.sessions.values().map(|it| it.kept().count());
         prop_assert_eq!(count(b'r'), kept.sum::<usize>());
         prop_assert_eq!(count(b't'), model.expiring().len());
+        prop_assert_eq!(count(b'l'), model.leases.len());
+        let attached = model.leases.keys().map(|lease| model.attached(*lease).len());
+        prop_assert_eq!(count(b'a'), attached.sum::<usize>());
         // Besides the versions in history, those that were live at its beginning.
         let everything = KeyRange::From(Bytes::new());
         let live = model.range(&everything, model.compacted);

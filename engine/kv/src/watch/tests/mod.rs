@@ -6,6 +6,7 @@ mod member;
 mod stories;
 
 use bytes::Bytes;
+use dengine_types::LeaseId;
 
 use super::*;
 use crate::KeyValue;
@@ -23,6 +24,7 @@ fn event(revision: u64, sub: u32, key: &str) -> Event {
         mod_revision: Revision(revision),
         version: 1,
         ttl_ms: 0,
+        lease: LeaseId::NONE,
     };
     Event {
         kind,

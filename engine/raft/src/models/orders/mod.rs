@@ -5,7 +5,7 @@ mod published;
 mod store;
 
 use bytes::Bytes;
-use dengine_kv::Command;
+use dengine_kv::{Command, PutLease};
 
 use crate::models::{KEY, entry};
 
@@ -22,7 +22,9 @@ fn put(value: u64) -> Command {
     Command::Put {
         key: KEY,
         value: Bytes::copy_from_slice(&value.to_be_bytes()),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
+        lease: PutLease::None,
     }
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
-use dengine_kv::{Command, Reader, StateMachine};
+use dengine_kv::{Command, PutLease, Reader, StateMachine};
 use dengine_planted::{Bug, plant};
 use dengine_types::{Entry, Revision};
 use shuttle::thread;
@@ -18,8 +18,10 @@ fn put(index: u64, key: Bytes) -> Entry {
     let command = Command::Put {
         key,
         value: Bytes::from_static(b"v"),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms: 0,
+        lease: PutLease::None,
     };
     entry(index, command)
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::{
-    Command, CommandVersion, Flusher, Member, Outcome, Reader, Request, StateMachine,
+    Command, CommandVersion, Flusher, Member, Outcome, PutLease, Reader, Request, StateMachine,
 };
 use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
@@ -208,8 +208,10 @@ fn write(inbox: &Inbox, reader: &Reader<MemoryStore>) {
         let put = Command::Put {
             key: KEY,
             value: Bytes::from(vec![7; VALUE_BYTES]),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
+            lease: PutLease::None,
         };
         let request = Request {
             session: None,

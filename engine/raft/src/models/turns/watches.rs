@@ -10,9 +10,9 @@ use dengine_kv::watch::{
 };
 use dengine_kv::{Changes, Event, EventKind, KeyRange, KeyValue, Stamp, Want};
 use dengine_planted::{Bug, plant};
-use dengine_types::Revision;
 use dengine_types::sync::atomic::{AtomicUsize, Ordering};
 use dengine_types::sync::{Mutex, MutexGuard};
+use dengine_types::{LeaseId, Revision};
 use shuttle::sync::Condvar;
 use shuttle::thread;
 
@@ -68,6 +68,7 @@ fn event(revision: u64, sub: u32, key: &'static str) -> Event {
         mod_revision: Revision(revision),
         version: 1,
         ttl_ms: 0,
+        lease: LeaseId::NONE,
     };
     Event {
         kind: EventKind::Put,

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::{
-    Batch, BatchOperation, Command, CommandVersion, KeyRange, PREVIOUS_BYTES_MAX, Request,
-    StateMachine,
+    Batch, BatchOperation, Command, CommandVersion, KeyRange, PREVIOUS_BYTES_MAX, PutLease,
+    Request, StateMachine,
 };
 use dengine_types::EntryKind;
 
@@ -29,8 +29,10 @@ fn held_by(command: Command) -> usize {
         apply(Command::Put {
             key: key(number),
             value: vec![7; VALUE_BYTES].into(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
+            lease: PutLease::None,
         });
     }
     apply(command)
@@ -42,8 +44,10 @@ fn what_a_batch_returns_of_the_past_is_bounded_before_it_is_copied() {
     let put = |number| BatchOperation::Put {
         key: key(number),
         value: Bytes::new(),
+        ignore_value: false,
         prev_kv: true,
         ttl_ms: 0,
+        lease: PutLease::None,
     };
     let delete = |number| BatchOperation::Delete {
         keys: KeyRange::One(key(number)),

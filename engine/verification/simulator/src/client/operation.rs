@@ -7,12 +7,13 @@ use dengine_checker::{Answer, BatchStep, Call, Expected, Level, Seen};
 use dengine_client::policy::Failure;
 use dengine_kv as kv;
 use dengine_kv::{
-    Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, KeyValue, Refusal, Relation,
+    Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, KeyValue, PutLease, Refusal,
+    Relation,
 };
 use dengine_raft::replica::{LeaderHint, RequestError};
 use dengine_types::Revision;
 
-use super::ranges::{deleted, is_range, just, keys_of, replies_of, some_range, steps_of};
+use super::ranges::{deleted, is_range, just, keys_of, nested, replies_of, some_range, steps_of};
 use super::{Outcome, Want};
 use crate::random::Random;
 
@@ -123,8 +124,11 @@ impl Memory {
         }
         let then = steps(random, habits, &format!("{unique}y"));
         let otherwise = steps(random, habits, &format!("{unique}n"));
+        let asked: Vec<_> = compares.iter().map(compare).collect();
+        let then = nested(then, &asked, true, unique);
+        let otherwise = nested(otherwise, &asked, false, unique);
         let command = Command::Batch(Batch {
-            compares: compares.iter().map(compare).collect(),
+            compares: asked,
             then: then.clone(),
             otherwise: otherwise.clone(),
         });
@@ -194,8 +198,10 @@ pub(super) fn put(key: String, value: String, ttl_ms: u64) -> (Call, Want) {
     let command = Command::Put {
         key: Bytes::from(key.clone()),
         value: Bytes::from(value.clone()),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms,
+        lease: PutLease::None,
     };
     let call = Call::Put {
         key,
@@ -245,8 +251,10 @@ fn put_step(key: String, value: String, ttl_ms: u64) -> BatchOperation {
     BatchOperation::Put {
         key: Bytes::from(key),
         value: Bytes::from(value),
+        ignore_value: false,
         prev_kv: false,
         ttl_ms,
+        lease: PutLease::None,
     }
 }
 

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use dengine_checker::{BatchStep, Reply};
-use dengine_kv::{BatchAnswer, BatchOperation, KeyRange, KeyValue};
+use dengine_kv::{Batch, BatchAnswer, BatchOperation, Compare, KeyRange, KeyValue};
 
 use super::operation::seen;
 use crate::plan::KEYS_MAX;
@@ -75,7 +75,42 @@ pub(super) fn steps_of(operation: &BatchOperation) -> Vec<BatchStep> {
             keys_of(keys).into_iter().map(BatchStep::Delete).collect()
         }
         BatchOperation::Get { keys, .. } => keys_of(keys).into_iter().map(BatchStep::Get).collect(),
+        BatchOperation::Range(read) => {
+            let keys = keys_of(&read.keys).into_iter();
+            keys.map(BatchStep::Get).collect()
+        }
+        // Of these lists one is empty.
+        BatchOperation::Batch(batch) => {
+            let steps = batch.then.iter().chain(&batch.otherwise);
+            steps.flat_map(steps_of).collect()
+        }
     }
+}
+
+/// The same operations, the last ones in a batch within the batch if there are several. `holds` is
+/// whether they are done if the comparisons hold: so are those within, which are the same.
+///
+/// Not drawn, so that the other draws are the same as without.
+pub(super) fn nested(
+    mut operations: Vec<BatchOperation>,
+    compares: &[Compare],
+    holds: bool,
+    unique: &str,
+) -> Vec<BatchOperation> {
+    if operations.len() < 2 || matches!(form(unique), Form::One) {
+        return operations;
+    }
+    let last = operations.split_off(1);
+    let (then, otherwise) = match holds {
+        true => (last, Vec::new()),
+        false => (Vec::new(), last),
+    };
+    operations.push(BatchOperation::Batch(Box::new(Batch {
+        compares: compares.to_vec(),
+        then,
+        otherwise,
+    })));
+    operations
 }
 
 /// The answers to [`steps_of`] an operation.
@@ -91,6 +126,16 @@ pub(super) fn replies_of(operation: &BatchOperation, answer: &BatchAnswer) -> Ve
             true => deleted(keys, prev),
             false => vec![Reply::Delete(*count > 0)],
         },
+        (BatchOperation::Batch(batch), BatchAnswer::Batch { succeeded, answers }) => {
+            let done = match succeeded {
+                true => &batch.then,
+                false => &batch.otherwise,
+            };
+            let replies = done.iter().zip(answers);
+            replies
+                .flat_map(|(it, answer)| replies_of(it, answer))
+                .collect()
+        }
         (BatchOperation::Get { keys, .. }, BatchAnswer::Get { kvs, .. }) => {
             let found = keys_of(keys).into_iter().map(|key| {
                 let pair = kvs.iter().find(|pair| pair.key == key.as_bytes());
@@ -112,6 +157,25 @@ pub(super) fn deleted(keys: &KeyRange, prev: &[KeyValue]) -> Vec<Reply> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_batch_within_a_batch_is_the_same_steps() {
+        let delete = |key: &str| BatchOperation::Delete {
+            keys: KeyRange::One(Bytes::from(key.to_owned())),
+            prev_kv: false,
+        };
+        let flat = || ["k1", "k2", "k3"].map(delete).to_vec();
+        let steps: Vec<_> = flat().iter().flat_map(steps_of).collect();
+        for holds in [true, false] {
+            let forms = ["1.0", "1.1", "1.2"].map(|unique| nested(flat(), &[], holds, unique));
+            let lengths = forms.each_ref().map(Vec::len);
+            assert_eq!(lengths.iter().sum::<usize>(), 3 + 2 + 2, "{forms:?}");
+            for form in forms {
+                let found: Vec<_> = form.iter().flat_map(steps_of).collect();
+                assert_eq!(found, steps);
+            }
+        }
+    }
 
     #[test]
     fn each_form_of_a_range_comes_and_has_its_key() {

@@ -3,12 +3,16 @@
 //! on them.
 
 mod applied_once;
+mod attachments_agree;
 mod commands_are_read;
 mod election_safety;
 mod equal_hashes;
 mod leader_append_only;
 mod leader_completeness;
+mod lease_ends;
 mod lease_exclusive;
+mod lease_never_early;
+mod lease_whole;
 mod linearizable;
 mod log_matching;
 mod member_id_never_reused;
@@ -18,11 +22,12 @@ mod session_monotonic;
 mod state_machine_safety;
 mod watches_complete;
 
+use bytes::Bytes;
 use dengine_checker::{History, Rule, Summary, Violation};
 use dengine_kv::watch::WatchSpec;
 use dengine_kv::{CommandVersion, Event, KeyValue, Membership};
 use dengine_raft::consensus::ReplicaState;
-use dengine_types::{Entry, EntryKind, Index, MemberId, Revision, Term};
+use dengine_types::{Entry, EntryKind, Index, LeaseId, MemberId, Revision, Term};
 
 use super::queue::Nanos;
 use super::shadow::Shadow;
@@ -83,6 +88,26 @@ pub(super) enum Seen<'a> {
         put: &'a KeyValue,
         now: Nanos,
     },
+    /// Somebody was answered that this lease lasts for so long, at least since it asked.
+    LeasePromised {
+        lease: LeaseId,
+        asked: Nanos,
+        ttl_ms: u64,
+    },
+    /// Somebody was answered that there is no such lease.
+    LeaseMissing { lease: LeaseId, asked: Nanos },
+    /// Somebody asks for the end of this lease.
+    LeaseRevoked(LeaseId),
+    /// A member has applied that this lease is over.
+    LeaseOver { lease: LeaseId, now: Nanos },
+    /// What a member has stored: each lease with the keys that it lists, and all pairs.
+    Leases {
+        member: MemberId,
+        leases: &'a [(LeaseId, Vec<Bytes>)],
+        pairs: &'a [KeyValue],
+    },
+    /// The faults have ended, nobody asks for anything any more, and there are so many leases.
+    Rests { now: Nanos, leases: usize },
     /// The changes of the next revisions, as a member has stored them.
     History(&'a [Event]),
     /// A watch was told of all changes of these revisions that it had asked for.
@@ -160,6 +185,10 @@ impl Invariants {
             Box::new(commands_are_read::CommandsAreRead::default()),
             Box::new(member_id_never_reused::MemberIdNeverReused::default()),
             Box::new(never_expires_early::NeverExpiresEarly::default()),
+            Box::new(lease_never_early::LeaseNeverEarly::default()),
+            Box::new(lease_whole::LeaseWhole::default()),
+            Box::new(attachments_agree::AttachmentsAgree),
+            Box::new(lease_ends::LeaseEnds::default()),
             Box::new(no_acknowledged_write_lost::NoAcknowledgedWriteLost),
             Box::new(watches_complete::WatchesComplete::default()),
             Box::new(applied_once::AppliedOnce),

@@ -1,8 +1,10 @@
 //! The applier's thread and the flusher's.
 
-use dengine_kv::{ChangesQuery, LogicalHash, Member as MemberRecord, Membership, ReadError};
+use dengine_kv::{
+    ChangesQuery, LogicalHash, Member as MemberRecord, Membership, RangeQuery, ReadError,
+};
 use dengine_raft::Input;
-use dengine_raft::replica::Done;
+use dengine_raft::replica::{Done, LeaseChange};
 use dengine_types::{Index, MemberId, Revision};
 
 use super::process::Process;
@@ -43,6 +45,7 @@ impl Process {
         }
         if !sim.restored.holds(member) {
             self.show_applied(sim, member, index, range.revision);
+            show_ends(sim, &range.leases);
         }
         self.wake_hub(sim, machine);
         if let Some(membership) = &range.membership {
@@ -77,6 +80,7 @@ impl Process {
         self.show_history(sim);
         if is_hashed(index) {
             self.show_hash(sim, member);
+            self.show_leases(sim, member);
         }
     }
 
@@ -128,6 +132,28 @@ impl Process {
         });
     }
 
+    /// What is attached to which lease, as three records tell it.
+    fn show_leases(&self, sim: &mut Surroundings, member: MemberId) {
+        let reader = self.applier.machine().reader();
+        let found = reader.leases(None, usize::MAX);
+        let leases: Vec<_> = found
+            .expect("memory can be read")
+            .into_iter()
+            .map(|it| {
+                let keys = reader.lease_with_keys(it.id, None, usize::MAX);
+                let keys = keys.expect("memory can be read");
+                (it.id, keys.expect("it was just there").1)
+            })
+            .collect();
+        let pairs = reader.range(&RangeQuery::new(all_keys()));
+        let pairs = &pairs.expect("memory can be read").kvs;
+        sim.see(&Seen::Leases {
+            member,
+            leases: &leases,
+            pairs,
+        });
+    }
+
     fn plan_flush(&mut self, sim: &mut Surroundings, machine: Machine) {
         if self.unflushed_bytes >= self.settings.flush_bytes {
             self.begin_flush(sim, machine);
@@ -153,6 +179,19 @@ impl Process {
         self.inbox.push_back(Input::Flushed(index));
         self.wake(sim, machine.id, machine.boot);
         Ok(())
+    }
+}
+
+/// Shows which leases are over.
+fn show_ends(sim: &mut Surroundings, changes: &[LeaseChange]) {
+    let now = sim.now;
+    for change in changes {
+        match *change {
+            LeaseChange::Gone { lease } | LeaseChange::Dying { lease, .. } => {
+                sim.see(&Seen::LeaseOver { lease, now });
+            }
+            LeaseChange::Granted { .. } | LeaseChange::Checkpointed { .. } => {}
+        }
     }
 }
 

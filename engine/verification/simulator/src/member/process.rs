@@ -159,6 +159,7 @@ impl Process {
             }
             Output::Lost(token) => self.callers.refuse(token, RequestError::lost()),
             Output::Forgotten(token) => self.callers.forget(token),
+            Output::Lease { token, answer } => self.callers.lease(token, answer),
             Output::Transferred { token, .. } => self.callers.transferred(token),
             Output::HandsOver(HandOver { to, own, others }) => {
                 sim.count("hand-overs for a slow disk");

@@ -80,7 +80,7 @@ impl Call {
                 }
                 self.changing.on_written(written)
             }
-            Answered::Leads => return Ok(None),
+            Answered::Lease(_) | Answered::Leads => return Ok(None),
         };
         Ok(self.go_on(sim, members, step))
     }

@@ -106,7 +106,7 @@ async fn members_of_an_older_release_are_replaced_one_by_one_under_load() {
         replace(&mut cluster.members[place], None).await;
         load.progress(200).await;
     }
-    becomes("new commands are written", 3, || {
+    becomes("new commands are written", 4, || {
         highest_command_version(&cluster)
     })
     .await;
