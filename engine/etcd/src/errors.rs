@@ -159,11 +159,15 @@ impl From<&Refusal> for EtcdError {
     fn from(refusal: &Refusal) -> Self {
         match refusal {
             Refusal::DuplicateKey => Self::DuplicateKey,
+            Refusal::KeyNotFound => Self::KeyNotFound,
+            Refusal::LeaseNotFound(_) => Self::LeaseNotFound,
+            Refusal::LeaseExists(_) => Self::LeaseExist,
+            Refusal::TooManyLeases(_) => Self::TooManyRequests,
             Refusal::Future { .. } => Self::FutureRev,
             Refusal::Compacted { .. } => Self::Compacted,
-            Refusal::DeletesTooMuch { .. } | Refusal::RangesTooLarge { .. } => {
-                Self::RequestTooLarge
-            }
+            Refusal::DeletesTooMuch { .. }
+            | Refusal::RangesTooLarge { .. }
+            | Refusal::ReadsTooMuch { .. } => Self::RequestTooLarge,
             // No request of etcd's API has a session.
             Refusal::UnknownSession(_)
             | Refusal::Acknowledged { .. }
