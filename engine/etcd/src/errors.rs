@@ -49,7 +49,8 @@ errors! {
     ValueProvided: InvalidArgument, "etcdserver: value is provided";
     /// A put keeps the lease, and has one.
     LeaseProvided: InvalidArgument, "etcdserver: lease is provided";
-    /// A path through a transaction has more than [`TXN_OPERATIONS_MAX`](crate::TXN_OPERATIONS_MAX).
+    /// A path through a transaction has more than
+    /// [`TXN_OPERATIONS_MAX`](crate::TXN_OPERATIONS_MAX).
     TooManyOps: InvalidArgument, "etcdserver: too many operations in txn request";
     /// A transaction would change a key twice.
     DuplicateKey: InvalidArgument, "etcdserver: duplicate key given in txn request";

@@ -110,7 +110,7 @@ pub fn granted(header: Header, outcome: &Outcome) -> Result<LeaseGrantResponse, 
     }
 }
 
-/// The lease begins anew; `None`: there is none.
+/// The lease begins again; `None`: there is none.
 #[must_use]
 pub fn kept_alive(header: Header, id: i64, ttl: Option<Duration>) -> LeaseKeepAliveResponse {
     LeaseKeepAliveResponse {
