@@ -9,6 +9,7 @@ use std::any::TypeId;
 use std::marker::PhantomData;
 
 use bytes::{Buf as _, Bytes};
+use dengine_kv::BATCH_DEPTH_MAX;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use prost::{DecodeError, Message};
 use tonic::Status;
@@ -24,9 +25,9 @@ const COPIED_BYTES_MAX: usize = 64 << 10;
 /// path alone ([`TXN_OPERATIONS_MAX`](crate::TXN_OPERATIONS_MAX)), and so their number by the size
 /// of the request only.
 const TXN_ELEMENTS_MAX: usize = 16 << 10;
-/// How deep transactions may be nested. etcd has no such limit of its own, but each level takes one
-/// of the operations of a path; prost decodes about fifty.
-const TXN_DEPTH_MAX: usize = 32;
+/// How deep transactions may be nested in one. etcd has no such limit of its own, but each level
+/// takes one of the operations of a path.
+const TXN_DEPTH_MAX: usize = BATCH_DEPTH_MAX - 1;
 
 /// What the generated clients and servers use.
 #[derive(Debug)]

@@ -49,7 +49,8 @@ errors! {
     ValueProvided: InvalidArgument, "etcdserver: value is provided";
     /// A put keeps the lease, and has one.
     LeaseProvided: InvalidArgument, "etcdserver: lease is provided";
-    /// A path through a transaction has more than [`TXN_OPERATIONS_MAX`](crate::TXN_OPERATIONS_MAX).
+    /// A path through a transaction has more than
+    /// [`TXN_OPERATIONS_MAX`](crate::TXN_OPERATIONS_MAX).
     TooManyOps: InvalidArgument, "etcdserver: too many operations in txn request";
     /// A transaction would change a key twice.
     DuplicateKey: InvalidArgument, "etcdserver: duplicate key given in txn request";
@@ -159,11 +160,15 @@ impl From<&Refusal> for EtcdError {
     fn from(refusal: &Refusal) -> Self {
         match refusal {
             Refusal::DuplicateKey => Self::DuplicateKey,
+            Refusal::KeyNotFound => Self::KeyNotFound,
+            Refusal::LeaseNotFound(_) => Self::LeaseNotFound,
+            Refusal::LeaseExists(_) => Self::LeaseExist,
+            Refusal::TooManyLeases(_) => Self::TooManyRequests,
             Refusal::Future { .. } => Self::FutureRev,
             Refusal::Compacted { .. } => Self::Compacted,
-            Refusal::DeletesTooMuch { .. } | Refusal::RangesTooLarge { .. } => {
-                Self::RequestTooLarge
-            }
+            Refusal::DeletesTooMuch { .. }
+            | Refusal::RangesTooLarge { .. }
+            | Refusal::ReadsTooMuch { .. } => Self::RequestTooLarge,
             // No request of etcd's API has a session.
             Refusal::UnknownSession(_)
             | Refusal::Acknowledged { .. }

@@ -1,16 +1,19 @@
-//! Leases: what a client asks for, and the answers from plain numbers.
+//! Leases: what a client asks for, commands and outcomes, and answers from plain numbers.
 
 use std::time::Duration;
 
 use bytes::Bytes;
+use dengine_kv::{Command, LeaseEnd, Outcome};
+use dengine_types::LeaseId;
 
 use crate::LEASE_TTL_MAX;
 use crate::errors::EtcdError;
 use crate::etcdserverpb::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveResponse, LeaseLeasesResponse,
-    LeaseRevokeResponse, LeaseStatus, LeaseTimeToLiveResponse,
+    LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus, LeaseTimeToLiveResponse,
 };
 use crate::header::{Header, signed};
+use crate::writes::Mutation;
 
 /// A lease that a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,42 @@ impl Grant {
             ttl: Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
         })
     }
+
+    /// What to replicate. `drawn`, not 0, is the id of a lease that may have any.
+    #[must_use]
+    pub fn command(self, drawn: i64) -> Command {
+        Command::GrantLease {
+            lease: LeaseId(self.id.unwrap_or(drawn)),
+            ttl_ms: u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+impl Mutation for LeaseRevokeRequest {
+    type Response = LeaseRevokeResponse;
+
+    fn check(&self) -> Result<(), EtcdError> {
+        Ok(())
+    }
+
+    fn command(&self) -> Result<Command, EtcdError> {
+        Ok(Command::RevokeLease {
+            lease: LeaseId(self.id),
+        })
+    }
+
+    fn answer(&self, header: Header, outcome: Outcome) -> Result<LeaseRevokeResponse, EtcdError> {
+        match outcome {
+            Outcome::LeaseEnded {
+                end: LeaseEnd::NotDone,
+                ..
+            } => Err(EtcdError::LeaseNotFound),
+            Outcome::LeaseEnded { revision, .. } => Ok(LeaseRevokeResponse {
+                header: header.at(revision),
+            }),
+            _ => Err(EtcdError::OfAnotherKind),
+        }
+    }
 }
 
 /// What is known of a lease.
@@ -50,26 +89,28 @@ pub struct Remaining {
     pub keys: Vec<Bytes>,
 }
 
-/// The lease was granted.
-#[must_use]
-pub fn granted(header: Header, id: i64, ttl: Duration) -> LeaseGrantResponse {
-    LeaseGrantResponse {
-        header: header.wire(),
-        id,
-        ttl: whole_seconds(ttl),
-        error: String::new(),
+/// The answer to [`Grant::command`], from what it came to.
+///
+/// # Errors
+/// The lease was not granted.
+pub fn granted(header: Header, outcome: &Outcome) -> Result<LeaseGrantResponse, EtcdError> {
+    match outcome {
+        Outcome::LeaseGranted {
+            lease,
+            ttl_ms,
+            revision,
+        } => Ok(LeaseGrantResponse {
+            header: header.at(*revision),
+            id: lease.0,
+            ttl: whole_seconds(Duration::from_millis(*ttl_ms)),
+            error: String::new(),
+        }),
+        Outcome::Refused(refusal) => Err(refusal.into()),
+        _ => Err(EtcdError::OfAnotherKind),
     }
 }
 
-/// The lease has ended.
-#[must_use]
-pub fn revoked(header: Header) -> LeaseRevokeResponse {
-    LeaseRevokeResponse {
-        header: header.wire(),
-    }
-}
-
-/// The lease begins anew; `None`: there is none.
+/// The lease begins again; `None`: there is none.
 #[must_use]
 pub fn kept_alive(header: Header, id: i64, ttl: Option<Duration>) -> LeaseKeepAliveResponse {
     LeaseKeepAliveResponse {
@@ -115,7 +156,51 @@ fn whole_seconds(time: Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use dengine_kv::Refusal;
+    use dengine_types::Revision;
+
     use super::*;
+    use crate::writes::{answer, command};
+
+    #[test]
+    fn a_lease_is_granted_and_revoked_under_its_id() {
+        let request = LeaseGrantRequest { ttl: 60, id: 0 };
+        let grant = Grant::new(&request, 2).unwrap();
+        let lease = LeaseId(9);
+        let expect = Command::GrantLease {
+            lease,
+            ttl_ms: 60_000,
+        };
+        assert_eq!(grant.command(9), expect);
+        let outcome = Outcome::LeaseGranted {
+            lease,
+            ttl_ms: 60_000,
+            revision: Revision(4),
+        };
+        let found = granted(Header::default(), &outcome).unwrap();
+        assert_eq!((found.id, found.ttl), (9, 60));
+        assert_eq!(found.header.unwrap().revision, 4);
+        let taken = Outcome::Refused(Refusal::LeaseExists(lease));
+        let found = granted(Header::default(), &taken);
+        assert_eq!(found, Err(EtcdError::LeaseExist));
+
+        let revoke = LeaseRevokeRequest { id: 9 };
+        let request = command(&revoke).unwrap();
+        assert_eq!(request.command, Command::RevokeLease { lease });
+        let ended = |end| {
+            let outcome = Outcome::LeaseEnded {
+                lease,
+                revision: Revision(5),
+                deleted: 1,
+                end,
+            };
+            let found = answer(&revoke, Header::default(), outcome);
+            found.map(|it| it.header.unwrap().revision)
+        };
+        assert_eq!(ended(LeaseEnd::Gone), Ok(5));
+        assert_eq!(ended(LeaseEnd::Dying), Ok(5));
+        assert_eq!(ended(LeaseEnd::NotDone), Err(EtcdError::LeaseNotFound));
+    }
 
     #[test]
     fn a_lease_lasts_as_long_as_a_leader_takes_to_be_elected() {

@@ -16,7 +16,7 @@ pub fn key_value(kv: kv::KeyValue) -> KeyValue {
         mod_revision: signed(kv.mod_revision.0),
         version: signed(kv.version),
         value: kv.value,
-        lease: 0,
+        lease: kv.lease.0,
     }
 }
 

@@ -3,14 +3,14 @@
 //! The store knows ranges, revisions and a limit. Sorting and the bounds of revisions are done with
 //! what it returns, as etcd does.
 
-use std::cmp::Ordering;
-
 use bytes::Bytes;
-use dengine_kv::{KeyRange, KeyValue, RangeQuery, RangeResult};
+use dengine_kv::{
+    KeyRange, RangeQuery, RangeResult, RevisionBounds, Selected, Selection, SortBy, SortOrder,
+};
 use dengine_types::Revision;
 
 use crate::errors::EtcdError;
-use crate::etcdserverpb::range_request::{SortOrder, SortTarget};
+use crate::etcdserverpb::range_request as wire;
 use crate::etcdserverpb::{RangeRequest, RangeResponse};
 use crate::header::{Header, signed};
 use crate::messages::key_value;
@@ -22,7 +22,9 @@ pub struct Range {
     pub query: RangeQuery,
     /// What this member has applied will do.
     pub serializable: bool,
-    shape: Shape,
+    selection: Selection,
+    limit: u64,
+    keys_only: bool,
 }
 
 impl Range {
@@ -32,17 +34,19 @@ impl Range {
     /// The key is empty, or the order is not one of etcd's.
     pub fn new(request: &RangeRequest) -> Result<Self, EtcdError> {
         check(request)?;
-        let shape = Shape::new(request);
+        let (selection, limit) = (selection(request), limit(request));
         Ok(Self {
             query: RangeQuery {
-                limit: shape.fetched().unwrap_or(usize::MAX),
-                keys_only: shape.needs_no_values(),
+                limit: fetched(selection, limit).unwrap_or(usize::MAX),
+                keys_only: request.keys_only && !selection.needs_values(),
                 count_only: request.count_only,
                 revision: requested(request.revision),
                 ..RangeQuery::new(KeyRange::from_wire(&request.key, &request.range_end))
             },
             serializable: request.serializable,
-            shape,
+            selection,
+            limit,
+            keys_only: request.keys_only,
         })
     }
 
@@ -60,16 +64,28 @@ impl Range {
     /// The answer. `count` is the answer to [`Self::count_query`], if that was asked.
     #[must_use]
     pub fn response(&self, header: Header, result: RangeResult, count: u64) -> RangeResponse {
+        let mut selected = Selected::new(self.selection, self.limit);
+        for kv in result.kvs {
+            selected.offer(kv);
+        }
+        let (kvs, more) = selected.finish();
+        let mut kvs: Vec<_> = kvs.into_iter().map(key_value).collect();
+        if self.keys_only {
+            for kv in &mut kvs {
+                kv.value = Bytes::new();
+            }
+        }
         RangeResponse {
             header: header.at(result.revision),
+            kvs,
+            more: more || result.more,
             count: signed(result.count.unwrap_or(count)),
-            ..self.shape.apply(result.kvs, result.more)
         }
     }
 }
 
 /// At which revision to read; `None`: the newest.
-fn requested(revision: i64) -> Option<Revision> {
+pub(crate) fn requested(revision: i64) -> Option<Revision> {
     let revision = u64::try_from(revision).ok()?;
     (revision != 0).then_some(Revision(revision))
 }
@@ -79,153 +95,72 @@ pub(crate) fn check(request: &RangeRequest) -> Result<(), EtcdError> {
     if request.key.is_empty() {
         return Err(EtcdError::EmptyKey);
     }
-    if SortOrder::try_from(request.sort_order).is_err()
-        || SortTarget::try_from(request.sort_target).is_err()
+    if wire::SortOrder::try_from(request.sort_order).is_err()
+        || wire::SortTarget::try_from(request.sort_target).is_err()
     {
         return Err(EtcdError::InvalidSortOption);
     }
     Ok(())
 }
 
-/// What becomes of the pairs that the store returns, in the order of their keys.
-#[derive(Clone, Debug)]
-pub(crate) struct Shape {
-    /// Only the first pairs of the range are looked at, one more than the limit.
-    begins: bool,
-    min_mod_revision: Option<i64>,
-    max_mod_revision: Option<i64>,
-    min_create_revision: Option<i64>,
-    max_create_revision: Option<i64>,
-    sort: Sort,
-    /// The most pairs of the answer; `None`: all.
-    limit: Option<usize>,
-    keys_only: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Sort {
-    target: SortTarget,
-    /// [`SortOrder::None`]: they are in order.
-    order: SortOrder,
-}
-
-impl Shape {
-    /// For a request that was checked.
-    pub(crate) fn new(request: &RangeRequest) -> Self {
-        let bound = |revision: i64| (revision != 0).then_some(revision);
-        let limit = usize::try_from(request.limit).ok().filter(|it| *it > 0);
-        let is_bounded = [
-            request.min_mod_revision,
-            request.max_mod_revision,
-            request.min_create_revision,
-            request.max_create_revision,
-        ]
-        .into_iter()
-        .any(|revision| revision != 0);
-        Self {
-            // A target without an order is sorted by, but not looked for in all of the range.
-            begins: !is_bounded && request.sort_order() == SortOrder::None,
-            min_mod_revision: bound(request.min_mod_revision),
-            max_mod_revision: bound(request.max_mod_revision),
-            min_create_revision: bound(request.min_create_revision),
-            max_create_revision: bound(request.max_create_revision),
-            sort: Sort::new(request.sort_target(), request.sort_order()),
-            limit,
-            keys_only: request.keys_only,
-        }
-    }
-
-    /// How many pairs to ask the store for, at least; `None`: all.
-    fn fetched(&self) -> Option<usize> {
-        let limit = self.limit.filter(|_| self.begins)?;
-        match self.sort.order {
-            SortOrder::None => Some(limit),
-            SortOrder::Ascend | SortOrder::Descend => Some(limit.saturating_add(1)),
-        }
-    }
-
-    /// Whether the store may leave out values.
-    pub(crate) fn needs_no_values(&self) -> bool {
-        self.keys_only && self.sort.target != SortTarget::Value
-    }
-
-    /// The answer without its header and count, from at least as many pairs as are needed;
-    /// `more`: the range has more than these.
-    pub(crate) fn apply(&self, mut kvs: Vec<KeyValue>, more: bool) -> RangeResponse {
-        if self.begins
-            && let Some(limit) = self.limit
-        {
-            kvs.truncate(limit.saturating_add(1));
-        }
-        kvs.retain(|kv| self.is_within(kv));
-        self.sort.apply(&mut kvs);
-        let is_cut = self.limit.is_some_and(|limit| kvs.len() > limit);
-        if let Some(limit) = self.limit {
-            kvs.truncate(limit);
-        }
-        if self.keys_only {
-            for kv in &mut kvs {
-                kv.value = Bytes::new();
-            }
-        }
-        RangeResponse {
-            kvs: kvs.into_iter().map(key_value).collect(),
-            more: is_cut || more,
-            ..RangeResponse::default()
-        }
-    }
-
-    fn is_within(&self, kv: &KeyValue) -> bool {
-        let within = |revision: Revision, min: Option<i64>, max: Option<i64>| {
-            let revision = signed(revision.0);
-            min.is_none_or(|min| min <= revision) && max.is_none_or(|max| revision <= max)
-        };
-        within(
-            kv.mod_revision,
-            self.min_mod_revision,
-            self.max_mod_revision,
-        ) && within(
-            kv.create_revision,
-            self.min_create_revision,
-            self.max_create_revision,
-        )
+/// Which pairs of the range are in the answer, of a request that was checked.
+pub(crate) fn selection(request: &RangeRequest) -> Selection {
+    Selection {
+        order: match request.sort_order() {
+            wire::SortOrder::None => SortOrder::None,
+            wire::SortOrder::Ascend => SortOrder::Ascending,
+            wire::SortOrder::Descend => SortOrder::Descending,
+        },
+        by: match request.sort_target() {
+            wire::SortTarget::Key => SortBy::Key,
+            wire::SortTarget::Version => SortBy::Version,
+            wire::SortTarget::Create => SortBy::CreateRevision,
+            wire::SortTarget::Mod => SortBy::ModRevision,
+            wire::SortTarget::Value => SortBy::Value,
+        },
+        mod_revisions: bounds(request.min_mod_revision, request.max_mod_revision),
+        create_revisions: bounds(request.min_create_revision, request.max_create_revision),
     }
 }
 
-impl Sort {
-    fn new(target: SortTarget, order: SortOrder) -> Self {
-        let order = match (target, order) {
-            (SortTarget::Key, SortOrder::Ascend) => SortOrder::None,
-            (SortTarget::Key, order) => order,
-            (_, SortOrder::None) => SortOrder::Ascend,
-            (_, order) => order,
-        };
-        Self { target, order }
+/// 0: no bound. No key is of a revision below 1.
+fn bounds(min: i64, max: i64) -> RevisionBounds {
+    let bound = |revision: i64| {
+        let bound = Revision(u64::try_from(revision).unwrap_or(0));
+        (revision != 0).then_some(bound)
+    };
+    RevisionBounds {
+        min: bound(min),
+        max: bound(max),
     }
+}
 
-    /// Equal ones stay in the order of their keys, where etcd has none.
-    fn apply(self, kvs: &mut [KeyValue]) {
-        match self.order {
-            SortOrder::None => {}
-            SortOrder::Ascend => kvs.sort_by(|a, b| self.compare(a, b)),
-            SortOrder::Descend => kvs.sort_by(|a, b| self.compare(b, a)),
-        }
-    }
+/// The most pairs of the answer; 0: all.
+pub(crate) fn limit(request: &RangeRequest) -> u64 {
+    u64::try_from(request.limit).unwrap_or(0)
+}
 
-    fn compare(self, a: &KeyValue, b: &KeyValue) -> Ordering {
-        match self.target {
-            SortTarget::Key => a.key.cmp(&b.key),
-            SortTarget::Version => a.version.cmp(&b.version),
-            SortTarget::Create => a.create_revision.cmp(&b.create_revision),
-            SortTarget::Mod => a.mod_revision.cmp(&b.mod_revision),
-            SortTarget::Value => a.value.cmp(&b.value),
-        }
+/// How many pairs to ask the store for, which knows no selection; `None`: all.
+fn fetched(selection: Selection, limit: u64) -> Option<usize> {
+    let unordered = Selection {
+        by: selection.by,
+        ..Selection::default()
+    };
+    if limit == 0 || selection != unordered {
+        return None;
     }
+    // A target without an order is sorted by, among these.
+    let more = u64::from(selection.by != SortBy::Key);
+    usize::try_from(limit.saturating_add(more)).ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use dengine_kv::KeyValue;
+    use dengine_types::LeaseId;
+
     use super::*;
+    use crate::etcdserverpb::range_request::{SortOrder, SortTarget};
 
     /// Keys a to d. Made in the revisions 2 to 5, changed in 9 to 6, with values of the order
     /// b, a, d, c.
@@ -238,6 +173,7 @@ mod tests {
                 mod_revision: Revision(9 - u64::from(at)),
                 version: u64::from(4 - at),
                 ttl_ms: 0,
+                lease: LeaseId::NONE,
             })
             .collect()
     }

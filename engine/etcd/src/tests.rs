@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use dengine_kv::{Batch, BatchAnswer, BatchOperation, Command, KeyRange, KeyValue, Outcome};
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message as _;
@@ -186,6 +186,7 @@ fn answers(operations: &[BatchOperation]) -> Vec<BatchAnswer> {
         mod_revision: Revision(u64::MAX - at),
         version: at,
         ttl_ms: 0,
+        lease: LeaseId::NONE,
     };
     let pairs = || vec![pair("a", 3), pair("b", 1), pair("c", 2)];
     let answer = |operation: &BatchOperation| match operation {
@@ -196,10 +197,14 @@ fn answers(operations: &[BatchOperation]) -> Vec<BatchAnswer> {
             deleted: 3,
             prev: pairs(),
         },
-        BatchOperation::Get { .. } => BatchAnswer::Get {
+        BatchOperation::Get { .. } | BatchOperation::Range(_) => BatchAnswer::Get {
             kvs: pairs(),
             more: true,
             count: u64::MAX,
+        },
+        BatchOperation::Batch(batch) => BatchAnswer::Batch {
+            succeeded: false,
+            answers: answers(&batch.otherwise),
         },
     };
     operations.iter().map(answer).collect()

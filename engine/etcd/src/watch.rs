@@ -212,6 +212,7 @@ pub fn compacted(watch_id: i64, header: Header, compacted: Revision) -> WatchRes
 mod tests {
     use bytes::Bytes;
     use dengine_kv::{EventKind, KeyValue, Stamp};
+    use dengine_types::LeaseId;
 
     use super::*;
     use crate::mvccpb::event::EventType;
@@ -293,6 +294,7 @@ mod tests {
                 mod_revision: Revision(revision),
                 version: 0,
                 ttl_ms: 0,
+                lease: LeaseId::NONE,
             },
             prev: None,
         };

@@ -1,8 +1,8 @@
 //! From requests that change something to commands, and from outcomes to answers.
 
 use dengine_kv as kv;
-use dengine_kv::{Command, KeyRange, Outcome};
-use dengine_types::Revision;
+use dengine_kv::{Command, KeyRange, Outcome, PutLease};
+use dengine_types::{LeaseId, Revision};
 use prost::Message;
 
 use crate::errors::EtcdError;
@@ -77,12 +77,13 @@ impl Mutation for PutRequest {
     }
 
     fn command(&self) -> Result<Command, EtcdError> {
-        check_put_is_served(self)?;
         Ok(Command::Put {
             key: self.key.clone(),
             value: self.value.clone(),
+            ignore_value: self.ignore_value,
             prev_kv: self.prev_kv,
             ttl_ms: 0,
+            lease: put_lease(self),
         })
     }
 
@@ -115,17 +116,13 @@ pub(crate) fn check_put(put: &PutRequest) -> Result<(), EtcdError> {
     Ok(())
 }
 
-/// Refuses what the state machine has no command for.
-pub(crate) fn check_put_is_served(put: &PutRequest) -> Result<(), EtcdError> {
-    if put.lease != 0 {
-        return Err(EtcdError::NotServed("leases"));
+/// What becomes of the key's lease.
+pub(crate) fn put_lease(put: &PutRequest) -> PutLease {
+    match put.lease {
+        _ if put.ignore_lease => PutLease::Keep,
+        0 => PutLease::None,
+        lease => PutLease::Attach(LeaseId(lease)),
     }
-    if put.ignore_value || put.ignore_lease {
-        return Err(EtcdError::NotServed(
-            "puts that keep the value or the lease of a key",
-        ));
-    }
-    Ok(())
 }
 
 impl Mutation for DeleteRangeRequest {
@@ -236,7 +233,7 @@ mod tests {
         request.value = Bytes::new();
         assert_eq!(refused(&request), EtcdError::LeaseProvided);
         request.lease = 0;
-        assert!(matches!(refused(&request), EtcdError::NotServed(_)));
+        assert!(command(&request).is_ok());
     }
 
     #[test]
@@ -260,10 +257,21 @@ mod tests {
         let expect = Command::Put {
             key: "k".into(),
             value: "v".into(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
+            lease: PutLease::None,
         };
         assert_eq!(found, expect);
+        let lease = |lease, ignore_lease| {
+            put_lease(&PutRequest {
+                lease,
+                ignore_lease,
+                ..put("k")
+            })
+        };
+        assert_eq!(lease(-7, false), PutLease::Attach(LeaseId(-7)));
+        assert_eq!(lease(0, true), PutLease::Keep);
         let delete = DeleteRangeRequest {
             key: "k".into(),
             range_end: "\0".into(),

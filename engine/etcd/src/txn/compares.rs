@@ -3,35 +3,31 @@
 
 use bytes::Bytes;
 use dengine_kv::{Compare, CompareTarget, KeyRange, Relation};
-use dengine_types::Revision;
+use dengine_types::{LeaseId, Revision};
 
-use crate::errors::EtcdError;
 use crate::etcdserverpb as wire;
 use crate::etcdserverpb::compare::{CompareResult, CompareTarget as WireTarget, TargetUnion};
 
 /// The comparisons of a transaction, without those that always hold.
-pub(super) fn compares(compares: &[wire::Compare]) -> Result<Vec<Compare>, EtcdError> {
-    compares
-        .iter()
-        .filter_map(|it| compare(it).transpose())
-        .collect()
+pub(super) fn compares(compares: &[wire::Compare]) -> Vec<Compare> {
+    compares.iter().filter_map(compare).collect()
 }
 
 /// The comparison; `None` if it holds whatever the store has.
-fn compare(compare: &wire::Compare) -> Result<Option<Compare>, EtcdError> {
+fn compare(compare: &wire::Compare) -> Option<Compare> {
     let keys = KeyRange::from_wire(&compare.key, &compare.range_end);
     let relation = CompareResult::try_from(compare.result).ok();
     let Ok(target) = WireTarget::try_from(compare.target) else {
         // Of an attribute that does not exist everything is equal.
-        return Ok(match relation {
+        return match relation {
             Some(CompareResult::Equal) | None => None,
             Some(CompareResult::NotEqual | CompareResult::Greater | CompareResult::Less) => {
                 Some(never(keys))
             }
-        });
+        };
     };
     if target == WireTarget::Value {
-        return Ok(Some(match relation {
+        return Some(match relation {
             Some(relation) => Compare {
                 keys,
                 relation: known(relation),
@@ -42,22 +38,25 @@ fn compare(compare: &wire::Compare) -> Result<Option<Compare>, EtcdError> {
             },
             // Of a key that does not exist no comparison of its value holds.
             None => exists(keys),
-        }));
+        });
     }
+    let relation = relation?;
+    let operand = operand(compare, target);
     if target == WireTarget::Lease {
-        return Err(EtcdError::NotServed("leases"));
+        return Some(Compare {
+            keys,
+            relation: known(relation),
+            target: CompareTarget::Lease(LeaseId(operand)),
+        });
     }
-    let Some(relation) = relation else {
-        return Ok(None);
-    };
     // No number of the store is negative.
-    let Ok(operand) = u64::try_from(operand(compare, target)) else {
-        return Ok(match relation {
+    let Ok(operand) = u64::try_from(operand) else {
+        return match relation {
             CompareResult::NotEqual | CompareResult::Greater => None,
             CompareResult::Equal | CompareResult::Less => Some(never(keys)),
-        });
+        };
     };
-    Ok(Some(Compare {
+    Some(Compare {
         keys,
         relation: known(relation),
         target: match target {
@@ -67,7 +66,7 @@ fn compare(compare: &wire::Compare) -> Result<Option<Compare>, EtcdError> {
                 CompareTarget::Version(operand)
             }
         },
-    }))
+    })
 }
 
 /// What the target is compared with; 0 if there is nothing, or something for another target.
@@ -123,7 +122,6 @@ mod tests {
     }
 
     fn check(asked: &wire::Compare, expect: Option<Compare>) {
-        let expect = Ok(expect);
         assert_eq!(compare(asked), expect, "{asked:?}");
     }
 
@@ -203,8 +201,11 @@ mod tests {
     }
 
     #[test]
-    fn leases_are_refused_in_words() {
-        let lease = asked(4, 0, Some(TargetUnion::Lease(1)));
-        assert_eq!(compares(&[lease]), Err(EtcdError::NotServed("leases")));
+    fn an_id_of_a_lease_may_be_negative() {
+        check(
+            &asked(4, 1, Some(TargetUnion::Lease(-1))),
+            expected(Relation::Greater, CompareTarget::Lease(LeaseId(-1))),
+        );
+        check(&asked(4, 4, Some(TargetUnion::Lease(1))), None);
     }
 }

@@ -5,19 +5,22 @@
 mod checks;
 mod compares;
 
-use dengine_kv::{Batch, BatchAnswer, BatchOperation, Command, KeyRange, Outcome};
+use dengine_kv::{
+    Batch, BatchAnswer, BatchOperation, Command, KeyRange, Outcome, RangeRead, RunningRevision,
+};
 use dengine_types::Revision;
 
 use crate::errors::EtcdError;
 use crate::etcdserverpb::request_op::Request;
 use crate::etcdserverpb::response_op::Response;
 use crate::etcdserverpb::{
-    DeleteRangeResponse, PutResponse, RangeResponse, RequestOp, ResponseOp, TxnRequest, TxnResponse,
+    DeleteRangeResponse, PutResponse, RangeResponse, RequestOp, ResponseHeader, ResponseOp,
+    TxnRequest, TxnResponse,
 };
 use crate::header::{Header, nested, signed};
 use crate::messages::key_value;
-use crate::range::Shape;
-use crate::writes::{Mutation, check_put_is_served};
+use crate::range::{limit, requested, selection};
+use crate::writes::{Mutation, put_lease};
 
 /// Whether what this member has applied will do for a transaction that only reads.
 #[must_use]
@@ -37,11 +40,7 @@ impl Mutation for TxnRequest {
     }
 
     fn command(&self) -> Result<Command, EtcdError> {
-        Ok(Command::Batch(Batch {
-            compares: compares::compares(&self.compare)?,
-            then: operations(&self.success)?,
-            otherwise: operations(&self.failure)?,
-        }))
+        batch(self).map(Command::Batch)
     }
 
     fn answer(&self, header: Header, outcome: Outcome) -> Result<TxnResponse, EtcdError> {
@@ -53,16 +52,20 @@ impl Mutation for TxnRequest {
         else {
             return Err(EtcdError::OfAnotherKind);
         };
-        let done = match succeeded {
-            true => &self.success,
-            false => &self.failure,
-        };
+        let mut running = RunningRevision::new(revision, &answers);
         Ok(TxnResponse {
             header: header.at(revision),
-            succeeded,
-            responses: responses(done, revision, answers)?,
+            ..response(self, succeeded, &mut running, answers)?
         })
     }
+}
+
+fn batch(txn: &TxnRequest) -> Result<Batch, EtcdError> {
+    Ok(Batch {
+        compares: compares::compares(&txn.compare),
+        then: operations(&txn.success)?,
+        otherwise: operations(&txn.failure)?,
+    })
 }
 
 fn operations(requests: &[RequestOp]) -> Result<Vec<BatchOperation>, EtcdError> {
@@ -72,108 +75,107 @@ fn operations(requests: &[RequestOp]) -> Result<Vec<BatchOperation>, EtcdError> 
 fn operation(operation: &RequestOp) -> Result<BatchOperation, EtcdError> {
     match &operation.request {
         Some(Request::RequestRange(range)) => {
-            if range.revision != 0 {
-                return Err(EtcdError::NotServed(
-                    "reads of a past revision in a transaction",
-                ));
+            // A revision below all of history. etcd says so only if the read is done.
+            if range.revision < 0 {
+                return Err(EtcdError::Compacted);
             }
-            Ok(BatchOperation::Get {
+            Ok(BatchOperation::Range(Box::new(RangeRead {
                 keys: KeyRange::from_wire(&range.key, &range.range_end),
-                // With a limit it would not count what is beyond.
-                limit: 0,
-                keys_only: Shape::new(range).needs_no_values(),
+                revision: requested(range.revision),
+                limit: limit(range),
+                keys_only: range.keys_only,
                 count_only: range.count_only,
-            })
+                selection: selection(range),
+            })))
         }
-        Some(Request::RequestPut(put)) => {
-            check_put_is_served(put)?;
-            Ok(BatchOperation::Put {
-                key: put.key.clone(),
-                value: put.value.clone(),
-                prev_kv: put.prev_kv,
-                ttl_ms: 0,
-            })
-        }
+        Some(Request::RequestPut(put)) => Ok(BatchOperation::Put {
+            key: put.key.clone(),
+            value: put.value.clone(),
+            ignore_value: put.ignore_value,
+            prev_kv: put.prev_kv,
+            ttl_ms: 0,
+            lease: put_lease(put),
+        }),
         Some(Request::RequestDeleteRange(delete)) => Ok(BatchOperation::Delete {
             keys: KeyRange::from_wire(&delete.key, &delete.range_end),
             prev_kv: delete.prev_kv,
         }),
-        Some(Request::RequestTxn(_)) => Err(EtcdError::NotServed("transactions in a transaction")),
+        Some(Request::RequestTxn(txn)) => Ok(BatchOperation::Batch(Box::new(batch(txn)?))),
         None => Err(EtcdError::KeyNotFound),
     }
 }
 
-/// The answers to the operations that were done, when the transaction left the store at `revision`.
-/// In its own header each has the revision that the store was at for it.
-fn responses(
-    requests: &[RequestOp],
-    revision: Revision,
+/// The answer to a transaction, which has an empty header, and those to the operations of it that
+/// were done, each with the revision that the store was at for it.
+fn response(
+    txn: &TxnRequest,
+    succeeded: bool,
+    running: &mut RunningRevision,
     answers: Vec<BatchAnswer>,
-) -> Result<Vec<ResponseOp>, EtcdError> {
-    if requests.len() != answers.len() {
+) -> Result<TxnResponse, EtcdError> {
+    let done = match succeeded {
+        true => &txn.success,
+        false => &txn.failure,
+    };
+    if done.len() != answers.len() {
         return Err(EtcdError::OfAnotherKind);
     }
-    let mut at = match answers.iter().any(changes) {
-        true => Revision(revision.0.saturating_sub(1)),
-        false => revision,
-    };
-    let pairs = requests.iter().zip(answers);
-    pairs
-        .map(|(request, answer)| {
-            if changes(&answer) {
-                at = revision;
-            }
-            response(request, at, answer)
-        })
-        .collect()
-}
-
-fn changes(answer: &BatchAnswer) -> bool {
-    match answer {
-        BatchAnswer::Put { .. } => true,
-        BatchAnswer::Delete { deleted, .. } => *deleted > 0,
-        BatchAnswer::Get { .. } => false,
+    let mut responses = Vec::with_capacity(done.len());
+    for (operation, answer) in done.iter().zip(answers) {
+        let response = Some(operation_response(operation, running, answer)?);
+        responses.push(ResponseOp { response });
     }
+    Ok(TxnResponse {
+        header: Some(ResponseHeader::default()),
+        succeeded,
+        responses,
+    })
 }
 
-fn response(
-    request: &RequestOp,
-    at: Revision,
+fn operation_response(
+    operation: &RequestOp,
+    running: &mut RunningRevision,
     answer: BatchAnswer,
-) -> Result<ResponseOp, EtcdError> {
-    let header = nested(at);
-    let response = match (&request.request, answer) {
-        (Some(Request::RequestRange(range)), BatchAnswer::Get { kvs, more, count }) => {
-            Response::ResponseRange(RangeResponse {
-                header,
+) -> Result<Response, EtcdError> {
+    // Of a nested transaction each operation has its own.
+    let at = match &answer {
+        BatchAnswer::Batch { .. } => Revision(0),
+        answer => running.after(answer),
+    };
+    match (&operation.request, answer) {
+        (Some(Request::RequestRange(_)), BatchAnswer::Get { kvs, more, count }) => {
+            Ok(Response::ResponseRange(RangeResponse {
+                header: nested(at),
+                kvs: kvs.into_iter().map(key_value).collect(),
+                more,
                 count: signed(count),
-                ..Shape::new(range).apply(kvs, more)
-            })
+            }))
         }
         (Some(Request::RequestPut(_)), BatchAnswer::Put { prev }) => {
-            Response::ResponsePut(PutResponse {
-                header,
+            Ok(Response::ResponsePut(PutResponse {
+                header: nested(at),
                 prev_kv: prev.map(key_value),
-            })
+            }))
         }
         (Some(Request::RequestDeleteRange(_)), BatchAnswer::Delete { deleted, prev }) => {
-            Response::ResponseDeleteRange(DeleteRangeResponse {
-                header,
+            Ok(Response::ResponseDeleteRange(DeleteRangeResponse {
+                header: nested(at),
                 deleted: signed(deleted),
                 prev_kvs: prev.into_iter().map(key_value).collect(),
-            })
+            }))
         }
-        _ => return Err(EtcdError::OfAnotherKind),
-    };
-    Ok(ResponseOp {
-        response: Some(response),
-    })
+        (Some(Request::RequestTxn(txn)), BatchAnswer::Batch { succeeded, answers }) => {
+            response(txn, succeeded, running, answers).map(Response::ResponseTxn)
+        }
+        _ => Err(EtcdError::OfAnotherKind),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use dengine_kv::KeyValue;
+    use dengine_kv::{KeyValue, Selection};
+    use dengine_types::LeaseId;
 
     use super::*;
     use crate::etcdserverpb::range_request::{SortOrder, SortTarget};
@@ -225,6 +227,7 @@ mod tests {
             mod_revision: Revision(2),
             version: 1,
             ttl_ms: 0,
+            lease: LeaseId::NONE,
         }
     }
 
@@ -280,26 +283,59 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_cut_sorted_and_counted_as_outside_of_a_transaction() {
-        let descending = range(|range| {
+    fn a_nested_transaction_has_an_empty_header_and_its_operations_have_their_revisions() {
+        let inner = TxnRequest {
+            failure: vec![put("b"), range(|_| ())],
+            ..TxnRequest::default()
+        };
+        let txn = success(vec![
+            range(|_| ()),
+            op(Request::RequestTxn(inner)),
+            range(|_| ()),
+        ]);
+        let inner = BatchAnswer::Batch {
+            succeeded: false,
+            answers: vec![BatchAnswer::Put { prev: None }, get(&["b"])],
+        };
+        let found = answered(&txn, true, vec![get(&[]), inner, get(&["b"])]).unwrap();
+        let revisions: Vec<_> = found.responses.iter().map(revision).collect();
+        assert_eq!(revisions, [8, 0, 9]);
+        let Some(Response::ResponseTxn(inner)) = &found.responses[1].response else {
+            panic!("{found:?}");
+        };
+        assert!(!inner.succeeded);
+        let revisions: Vec<_> = inner.responses.iter().map(revision).collect();
+        assert_eq!(revisions, [9, 9]);
+    }
+
+    #[test]
+    fn a_range_is_asked_for_as_outside_of_a_transaction() {
+        let sorted = range(|range| {
             range.limit = 2;
+            range.revision = 7;
+            range.keys_only = true;
             range.sort_order = SortOrder::Descend.into();
-            range.sort_target = SortTarget::Key.into();
+            range.sort_target = SortTarget::Value.into();
         });
-        let limited = range(|range| range.limit = 2);
-        let txn = success(vec![descending, limited]);
-        let answers = vec![get(&["a", "b", "c"]), get(&["a", "b", "c"])];
-        let found = answered(&txn, true, answers).unwrap();
-        let expect = [["c", "b"], ["a", "b"]];
-        for (response, expect) in found.responses.into_iter().zip(expect) {
-            let Some(Response::ResponseRange(range)) = response.response else {
-                panic!("{response:?}");
-            };
-            let keys: Vec<_> = range.kvs.into_iter().map(|kv| kv.key).collect();
-            assert_eq!(keys, expect);
-            assert!(range.more);
-            assert_eq!(range.count, 3);
-        }
+        let request = command(&success(vec![sorted])).unwrap();
+        let Command::Batch(batch) = request.command else {
+            panic!("{request:?}");
+        };
+        let expect = RangeRead {
+            revision: Some(Revision(7)),
+            limit: 2,
+            keys_only: true,
+            selection: Selection {
+                order: dengine_kv::SortOrder::Descending,
+                by: dengine_kv::SortBy::Value,
+                ..Selection::default()
+            },
+            ..RangeRead::new(KeyRange::From("a".into()))
+        };
+        assert_eq!(batch.then, [BatchOperation::Range(Box::new(expect))]);
+        let before = range(|range| range.revision = -1);
+        let refused = command(&success(vec![before])).unwrap_err();
+        assert_eq!(refused, EtcdError::Compacted);
     }
 
     #[test]
@@ -337,14 +373,5 @@ mod tests {
         assert!(request.read_only().is_some());
         let request = command(&success(vec![put("a")])).unwrap();
         assert!(request.read_only().is_none());
-    }
-
-    #[test]
-    fn what_the_state_machine_lacks_is_refused_in_words() {
-        let refused = |op| command(&success(vec![op])).unwrap_err();
-        let nested = op(Request::RequestTxn(TxnRequest::default()));
-        assert!(matches!(refused(nested), EtcdError::NotServed(_)));
-        let past = range(|range| range.revision = 3);
-        assert!(matches!(refused(past), EtcdError::NotServed(_)));
     }
 }

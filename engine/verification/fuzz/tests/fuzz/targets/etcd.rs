@@ -7,8 +7,8 @@ use dengine_etcd::etcdserverpb::compare::TargetUnion;
 use dengine_etcd::etcdserverpb::request_op::Request;
 use dengine_etcd::etcdserverpb::watch_request::RequestUnion;
 use dengine_etcd::etcdserverpb::{
-    CompactionRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp,
-    TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse,
+    CompactionRequest, Compare, DeleteRangeRequest, LeaseRevokeRequest, PutRequest, RangeRequest,
+    RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse,
 };
 use dengine_etcd::range::Range;
 use dengine_etcd::watch::{self, Create, WatchIds, WholeRevisions};
@@ -48,12 +48,13 @@ fn request(input: &[u8]) {
     let Some((number, bytes)) = input.split_first() else {
         return;
     };
-    let served = match number % 5 {
+    let served = match number % 6 {
         0 => received(bytes).and_then(|it: RangeRequest| range(&it)),
         1 => received(bytes).and_then(|it: PutRequest| write(&it)),
         2 => received(bytes).and_then(|it: DeleteRangeRequest| write(&it)),
         3 => received(bytes).and_then(|it: TxnRequest| write(&it)),
-        _ => received(bytes).and_then(|it: CompactionRequest| write(&it)),
+        4 => received(bytes).and_then(|it: CompactionRequest| write(&it)),
+        _ => received(bytes).and_then(|it: LeaseRevokeRequest| write(&it)),
     };
     if let Err(status) = served {
         assert_fits(&status, MESSAGE_BYTES_MAX);
@@ -250,6 +251,7 @@ fn requests() -> Vec<Vec<u8>> {
         numbered(2, delete.encode_to_vec()),
         numbered(3, txn(range, put, delete).encode_to_vec()),
         numbered(4, compact.encode_to_vec()),
+        numbered(5, LeaseRevokeRequest { id: 7 }.encode_to_vec()),
     ]
 }
 
@@ -260,9 +262,10 @@ fn txn(range: RangeRequest, put: PutRequest, delete: DeleteRangeRequest) -> TxnR
         TargetUnion::CreateRevision(2),
         TargetUnion::ModRevision(-2),
         TargetUnion::Value("value".into()),
+        TargetUnion::Lease(-1),
     ];
     let compares = (0..).zip(targets).map(|(number, target)| Compare {
-        result: number,
+        result: number % 4,
         target: number,
         key: "key".into(),
         range_end: "kez".into(),
@@ -271,11 +274,19 @@ fn txn(range: RangeRequest, put: PutRequest, delete: DeleteRangeRequest) -> TxnR
     let op = |request| RequestOp {
         request: Some(request),
     };
+    let nested = TxnRequest {
+        compare: Vec::new(),
+        success: vec![
+            op(Request::RequestRange(range.clone())),
+            op(Request::RequestPut(put)),
+        ],
+        failure: vec![op(Request::RequestDeleteRange(delete.clone()))],
+    };
     TxnRequest {
         compare: compares.collect(),
         success: vec![
+            op(Request::RequestTxn(nested)),
             op(Request::RequestRange(range)),
-            op(Request::RequestPut(put)),
         ],
         failure: vec![op(Request::RequestDeleteRange(delete))],
     }
