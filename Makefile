@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
-.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older e2e-full test-setup bench bench-servers bench-baseline images lint fix protos crds
+.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older etcd-differ e2e-full test-setup bench bench-servers bench-baseline images lint fix protos crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -119,6 +119,10 @@ older: setup-dengine ## a cluster of an older commit, upgraded member by member 
 	@$(BUILD)
 	@DENGINE_OLDER_PROGRAM=$(OLDER)/dengine-$(FROM) DENGINE_OLDER_NAME=$(FROM) DENGINE_OLDER_FOLDERS=$(abspath $(or $(FOLDERS),$(OLDER)/folders)) \
 	  $(CARGO_TEST) --test processes -- --ignored older::
+
+etcd-differ: ## random calls of the etcd API on two systems, compared (LEFT=etcd=PROGRAM, RIGHT=dengine=PROGRAM or addresses, DURATION=60 seconds, SEED=, MEMBERS=1|3, WITH=leases,alarms, REPLAY=FILE)
+	@cargo run --release --locked --quiet -p dengine-etcd-differ -- --left $(LEFT) --right $(RIGHT) $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(DURATION),60)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(MEMBERS),--members $(MEMBERS)) $(if $(WITH),--with $(WITH))
 
 e2e-full: setup-test ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it)
 	@$(CARGO_TEST) --no-fail-fast --test kubernetes -- full::$(ONLY)
