@@ -6,11 +6,10 @@ use std::time::Duration;
 use tokio::join;
 use tokio::time::Instant;
 
-use crate::explained;
-use crate::masks;
 use crate::operation::Operation;
 use crate::reply::{Reply, difference, in_lines};
 use crate::system::System;
+use crate::{explained, masks};
 
 /// How long events may be missing on one side before that is a difference.
 const EVENTS_PATIENCE: Duration = Duration::from_secs(4);

@@ -1,12 +1,15 @@
 //! Makes a sequence short that shows a difference.
 
+use std::time::{Duration, Instant};
+
 use anyhow::Result;
 
 use crate::operation::Operation;
 use crate::pb;
 
-/// How often a sequence may be tried.
+/// How often a sequence may be tried, and for how long: each try starts both systems.
 const TRIES_MAX: usize = 400;
+const TIME_MAX: Duration = Duration::from_secs(300);
 
 /// The fewest and simplest calls that were found to differ still. `differs` runs them on equal
 /// systems.
@@ -17,7 +20,10 @@ pub(crate) async fn shrink(
     operations: Vec<Operation>,
     mut differs: impl AsyncFnMut(&[Operation]) -> Result<bool>,
 ) -> Result<Vec<Operation>> {
-    let mut tries = Tries(0);
+    let mut tries = Tries {
+        done: 0,
+        begun: Instant::now(),
+    };
     let mut operations = operations;
     let mut chunk = operations.len() / 2;
     while chunk > 0 && tries.left() {
@@ -26,7 +32,7 @@ pub(crate) async fn shrink(
         while from < operations.len() && tries.left() {
             let to = (from + chunk).min(operations.len());
             let without = [&operations[..from], &operations[to..]].concat();
-            tries.0 += 1;
+            tries.done += 1;
             if !without.is_empty() && differs(&without).await? {
                 operations = without;
                 shorter = true;
@@ -43,11 +49,14 @@ pub(crate) async fn shrink(
     Ok(operations)
 }
 
-struct Tries(usize);
+struct Tries {
+    done: usize,
+    begun: Instant,
+}
 
 impl Tries {
     fn left(&self) -> bool {
-        self.0 < TRIES_MAX
+        self.done < TRIES_MAX && self.begun.elapsed() < TIME_MAX
     }
 }
 
@@ -62,7 +71,7 @@ async fn simplify(
             && let Some(simpler) = simpler(&operations[place], number)
         {
             let before = std::mem::replace(&mut operations[place], simpler);
-            tries.0 += 1;
+            tries.done += 1;
             if !differs(operations).await? {
                 operations[place] = before;
                 number += 1;

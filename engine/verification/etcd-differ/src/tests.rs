@@ -66,14 +66,14 @@ impl Fake {
             lease: 0,
         };
         self.keys.insert(request.key, kv.clone());
-        self.tell(&kv, before.clone());
+        self.tell(&kv, before.as_ref());
         pb::PutResponse {
             header: self.header(),
             prev_kv: before,
         }
     }
 
-    fn tell(&mut self, kv: &pb::KeyValue, prev_kv: Option<pb::KeyValue>) {
+    fn tell(&mut self, kv: &pb::KeyValue, prev_kv: Option<&pb::KeyValue>) {
         for (stream, watch_id, request) in &self.watches {
             let range = pb::RangeRequest {
                 key: request.key.clone(),
@@ -83,7 +83,7 @@ impl Fake {
             if is_within(&kv.key, &range) {
                 let event = pb::Event {
                     kv: Some(kv.clone()),
-                    prev_kv: prev_kv.clone(),
+                    prev_kv: prev_kv.cloned(),
                     ..Default::default()
                 };
                 self.streams[*stream].take(pb::WatchResponse {
