@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
-.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older e2e-full test-setup bench bench-servers bench-baseline images lint fix protos crds
+.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older etcd-differ e2e-full test-setup bench bench-servers bench-baseline images lint fix protos crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -120,6 +120,10 @@ older: setup-dengine ## a cluster of an older commit, upgraded member by member 
 	@DENGINE_OLDER_PROGRAM=$(OLDER)/dengine-$(FROM) DENGINE_OLDER_NAME=$(FROM) DENGINE_OLDER_FOLDERS=$(abspath $(or $(FOLDERS),$(OLDER)/folders)) \
 	  $(CARGO_TEST) --test processes -- --ignored older::
 
+etcd-differ: ## random calls of the etcd API on two systems, compared (LEFT=etcd=PROGRAM, RIGHT=dengine=PROGRAM or addresses, DURATION=60 seconds, SEED=, MEMBERS=1|3, WITH=leases,alarms, REPLAY=FILE)
+	@cargo run --release --locked --quiet -p dengine-etcd-differ -- --left $(LEFT) --right $(RIGHT) $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(DURATION),60)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(MEMBERS),--members $(MEMBERS)) $(if $(WITH),--with $(WITH))
+
 e2e-full: setup-test ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it)
 	@$(CARGO_TEST) --no-fail-fast --test kubernetes -- full::$(ONLY)
 
@@ -144,19 +148,19 @@ images: setup-images ## write the container images to target/images, for kind lo
 
 # Variables of `make bench` as flags of `dengine-e2e bench`. A list is separated by commas.
 BENCH_FLAGS = $(if $(WORKLOAD),--workload $(WORKLOAD),--profile $(or $(PROFILE),standard)) \
-  $(foreach flag,total clients warm-up scenario system durability wire repeat output baseline budget,$(call bench_flag,$(flag))) \
+  $(foreach flag,total clients warm-up scenario system etcd-version durability wire repeat output baseline budget,$(call bench_flag,$(flag))) \
   $(SERVER_ARGS:%=--server-arg=%) $(BENCH_ARGS:%=--bench-arg=%)
 bench_variable = $(subst -,_,$(shell echo $(1) | tr a-z A-Z))
 bench_flag = $(if $($(bench_variable)),--$(1) $($(bench_variable)))
 # Only etcd needs Go, and it is measured unless systems are named without it.
 BENCH_SETUP = $(if $(filter embedded,$(SCENARIO))$(if $(SYSTEM),$(if $(findstring etcd,$(SYSTEM)),,x)),dengine,bench)
 
-bench: setup-$(BENCH_SETUP) ## DEngine beside etcd on this machine, with a report (PROFILE=standard, SCENARIO=cluster|single|embedded|all, SYSTEM=dengine,etcd,floor,echo, DURABILITY=fsync|memory-first, WIRE=pipelined|unary, REPEAT=1, WORKLOAD=, TOTAL=, CLIENTS=, WARM_UP=, BASELINE=, BUDGET=, OUTPUT=, BENCH_ARGS=, SERVER_ARGS=)
+bench: setup-$(BENCH_SETUP) ## DEngine beside etcd on this machine, with a report (PROFILE=standard, SCENARIO=cluster|single|embedded|all, SYSTEM=dengine,etcd,floor,echo, ETCD_VERSION=3.7.3|3.6.16, DURABILITY=fsync|memory-first, WIRE=pipelined|unary, REPEAT=1, WORKLOAD=, TOTAL=, CLIENTS=, WARM_UP=, BASELINE=, BUDGET=, OUTPUT=, BENCH_ARGS=, SERVER_ARGS=)
 	@$(if $(BASELINE),,$(if $(BUDGET),$(error BUDGET= is how much worse than BASELINE= is allowed: give BASELINE=RESULT.json too)))
 	@$(E2E) bench $(BENCH_FLAGS)
 
-bench-servers: setup-$(if $(filter etcd,$(SYSTEM)),bench,dengine) ## members to load by hand until Ctrl-C (SYSTEM=dengine|etcd|floor|echo, SCENARIO=cluster|single, DURABILITY=, SERVER_ARGS=)
-	@$(E2E) bench --serve $(call bench_flag,scenario) --system $(or $(SYSTEM),dengine) $(call bench_flag,durability) $(SERVER_ARGS:%=--server-arg=%)
+bench-servers: setup-$(if $(filter etcd,$(SYSTEM)),bench,dengine) ## members to load by hand until Ctrl-C (SYSTEM=dengine|etcd|floor|echo, ETCD_VERSION=, SCENARIO=cluster|single, DURABILITY=, SERVER_ARGS=)
+	@$(E2E) bench --serve $(call bench_flag,scenario) --system $(or $(SYSTEM),dengine) $(call bench_flag,etcd-version) $(call bench_flag,durability) $(SERVER_ARGS:%=--server-arg=%)
 
 bench-baseline: ## instruction counts of hot paths against the committed ones (UPDATE=1 writes them; needs valgrind)
 	@cargo bench --locked --quiet -p dengine-raft --bench instructions -- $(if $(UPDATE),--update)

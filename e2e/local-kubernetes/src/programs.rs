@@ -86,6 +86,38 @@ const MODULES: [Module; 5] = [
     },
 ];
 
+/// An etcd that no Kubernetes here runs on.
+const ETCD_3_7: Module = Module {
+    name: "etcd-3.7",
+    files: files!("etcd-3.7": "go.mod", "go.sum"),
+    programs: &[("etcd", "go.etcd.io/etcd/server/v3")],
+    ldflags: "-s -w",
+    patience: "about a minute, once",
+};
+
+/// An etcd that measurements can be beside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EtcdVersion {
+    /// The newest.
+    V3_7,
+    /// The one below the local Kubernetes.
+    V3_6,
+}
+
+impl EtcdVersion {
+    /// The newest first.
+    pub const ALL: [Self; 2] = [Self::V3_7, Self::V3_6];
+
+    /// As its module file names it.
+    #[must_use]
+    pub fn number(self) -> &'static str {
+        match self {
+            Self::V3_7 => "3.7.3",
+            Self::V3_6 => "3.6.16",
+        }
+    }
+}
+
 /// The programs that were built, by name.
 #[derive(Debug, Clone)]
 pub struct Programs {
@@ -113,7 +145,7 @@ impl Programs {
 /// # Errors
 /// When Go is missing or a build fails.
 pub fn ensure() -> Result<Programs> {
-    let cache = cache::root()?.join("programs");
+    let cache = programs_folder()?;
     let folders = MODULES
         .iter()
         .map(|module| Ok((module.ensure(&cache)?, module.programs)))
@@ -133,8 +165,11 @@ pub fn helm() -> Result<PathBuf> {
 ///
 /// # Errors
 /// As [`ensure`].
-pub fn etcd() -> Result<PathBuf> {
-    one("etcd")
+pub fn etcd(version: EtcdVersion) -> Result<PathBuf> {
+    match version {
+        EtcdVersion::V3_6 => one("etcd"),
+        EtcdVersion::V3_7 => Ok(ETCD_3_7.ensure(&programs_folder()?)?.join("etcd")),
+    }
 }
 
 /// The program of the module that is named after it.
@@ -143,7 +178,11 @@ fn one(name: &str) -> Result<PathBuf> {
         .iter()
         .find(|module| module.name == name)
         .context("only names of MODULES are asked for")?;
-    Ok(module.ensure(&cache::root()?.join("programs"))?.join(name))
+    Ok(module.ensure(&programs_folder()?)?.join(name))
+}
+
+fn programs_folder() -> Result<PathBuf> {
+    Ok(cache::root()?.join("programs"))
 }
 
 impl Module {
@@ -205,4 +244,22 @@ impl Module {
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_etcd_is_the_version_that_it_is_called() {
+        let below_kubernetes = MODULES.iter().find(|module| module.name == "etcd");
+        for (version, module) in [
+            (EtcdVersion::V3_6, below_kubernetes.expect("it has one")),
+            (EtcdVersion::V3_7, &ETCD_3_7),
+        ] {
+            let named = format!("go.etcd.io/etcd/server/v3 v{}\n", version.number());
+            let (_, go_mod) = module.files[0];
+            assert!(go_mod.contains(&named), "{named}");
+        }
+    }
 }

@@ -61,7 +61,7 @@ async fn measure(options: &Options) -> Result<()> {
                 .unwrap_or(&own_folder.join("dengine")),
         )?,
         etcd: has(options, System::Etcd)
-            .then(programs::etcd)
+            .then(|| programs::etcd(options.etcd_version))
             .transpose()?,
     };
     let results = results_folder(options)?;
@@ -164,7 +164,7 @@ impl Bench<'_> {
         ensure!(
             ran.success(),
             "measuring {} failed ({ran}); the last lines of its members:\n{said}",
-            system.label()
+            self.options.label(system)
         );
         Ok(())
     }
@@ -198,7 +198,12 @@ impl Bench<'_> {
             run.arg("run");
         }
         run.args(self.options.load_on(system, scenario))
-            .args(["--system", system.label(), "--scenario", scenario.name()])
+            .args([
+                "--system",
+                self.options.label(system),
+                "--scenario",
+                scenario.name(),
+            ])
             .args(["--timeout", "2h", "--json"])
             .arg(result)
             .arg("--jsonl")
@@ -256,7 +261,7 @@ impl Bench<'_> {
             "{} listens. Load it from another terminal:\n  {} run --profile quick --protocol {} \
              --endpoints {} --server-pid {}\n\
              Ctrl-C ends it and deletes its data.",
-            system.label(),
+            self.options.label(system),
             self.programs.tool.display(),
             system.protocol(),
             servers.endpoints(),

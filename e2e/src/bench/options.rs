@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser as _, ValueEnum};
 use dengine_bench::cli::{Cli, Task};
 use dengine_bench_model::profiles::PROFILES;
+use dengine_local_kubernetes::programs::EtcdVersion;
 
 /// Flags of the tool that are about a target, which the embedded load does not have.
 const OF_A_TARGET: [&str; 6] = [
@@ -52,6 +53,9 @@ pub struct Options {
     /// where the load has a lone client's writes; the echo where it has reads, with --wire unary]
     #[arg(long, value_enum, value_delimiter = ',')]
     system: Vec<System>,
+    /// The etcd to measure
+    #[arg(long, default_value = EtcdVersion::ALL[0].number(), value_parser = etcd_versions())]
+    pub(super) etcd_version: EtcdVersion,
     /// When DEngine acknowledges a write; etcd syncs every write, whatever this says
     #[arg(long, value_enum, default_value_t = Durability::Fsync)]
     pub(super) durability: Durability,
@@ -84,6 +88,15 @@ pub struct Options {
     /// Further flags of the tool, such as --bench-arg=--target-leader
     #[arg(long, allow_hyphen_values = true)]
     bench_arg: Vec<String>,
+}
+
+fn etcd_versions() -> impl TypedValueParser<Value = EtcdVersion> {
+    let numbers = EtcdVersion::ALL.map(EtcdVersion::number);
+    PossibleValuesParser::new(numbers).map(|number| {
+        let mut all = EtcdVersion::ALL.into_iter();
+        let named = all.find(|version| version.number() == number);
+        named.expect("only these numbers are possible")
+    })
 }
 
 fn profile_names() -> PossibleValuesParser {
@@ -138,16 +151,6 @@ pub(super) enum System {
 impl System {
     /// In the order in which results show them.
     const ALL: [Self; 4] = [Self::Dengine, Self::Etcd, Self::Floor, Self::Echo];
-
-    /// As results call it.
-    pub(super) fn label(self) -> &'static str {
-        match self {
-            Self::Dengine => "DEngine",
-            Self::Etcd => "etcd 3.6",
-            Self::Floor => "floor",
-            Self::Echo => "echo",
-        }
-    }
 
     /// As the tool's `--protocol` spells it.
     pub(super) fn protocol(self) -> &'static str {
@@ -355,6 +358,17 @@ impl Options {
         flags
     }
 
+    /// As results call a system.
+    pub(super) fn label(&self, system: System) -> &'static str {
+        match (system, self.etcd_version) {
+            (System::Dengine, _) => "DEngine",
+            (System::Etcd, EtcdVersion::V3_7) => "etcd 3.7",
+            (System::Etcd, EtcdVersion::V3_6) => "etcd 3.6",
+            (System::Floor, _) => "floor",
+            (System::Echo, _) => "echo",
+        }
+    }
+
     /// What the results are called: the profile, or the workloads.
     pub(super) fn title(&self) -> String {
         if self.workload.is_empty() {
@@ -455,6 +469,15 @@ mod tests {
         assert_eq!(sized.value_size().unwrap(), 99);
         let load = sized.load_on(System::Echo, Scenario::Cluster);
         assert_eq!(load, ["--workload=par-get", "--value-size=99"]);
+    }
+
+    #[test]
+    fn etcd_is_the_newest_unless_another_is_named_and_results_say_which() {
+        let label = |line: &str| parse(line).map(|options| options.label(System::Etcd));
+        assert_eq!(label("").unwrap(), "etcd 3.7");
+        assert_eq!(label("--etcd-version 3.7.3").unwrap(), "etcd 3.7");
+        assert_eq!(label("--etcd-version 3.6.16").unwrap(), "etcd 3.6");
+        assert!(label("--etcd-version 3.5.0").is_err());
     }
 
     #[test]

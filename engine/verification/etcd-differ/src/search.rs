@@ -1,0 +1,169 @@
+//! Many sequences, each on systems that are equal at its beginning, until time or calls are used up
+//! or a difference is found.
+//!
+//! Programs are started again for each sequence. A cluster has one sequence of revisions, so what
+//! one sequence leaves behind would be part of the next, and a difference could be replayed only
+//! with all that went before. A start takes about as long as some hundred calls.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use tempfile::TempDir;
+
+use crate::generate::{Calls, Mood, sequence};
+use crate::level::level;
+use crate::operation::Operation;
+use crate::plant::{Plant, Planted};
+use crate::run::{Difference, Tally, run};
+use crate::shrink::shrink;
+use crate::source::{Running, Source, Starting};
+use crate::system::Client;
+
+/// The two sides, and how they are made ready.
+#[derive(Clone, Debug)]
+pub struct Sides {
+    pub left: Source,
+    pub right: Source,
+    pub starting: Starting,
+    /// Keys of systems that serve already may be deleted.
+    pub erase: bool,
+    /// The mistake in the right side's answers.
+    pub plant: Option<Plant>,
+}
+
+/// When a search ends without a difference, and what it draws.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// Of the first sequence; each further one has the next.
+    pub seed: u64,
+    /// `None`: the moods take turns.
+    pub mood: Option<Mood>,
+    /// Calls of a sequence.
+    pub length: usize,
+    pub operations: Option<u64>,
+    pub time: Option<Duration>,
+    pub calls: Calls,
+}
+
+/// A difference, and the sequence that shows it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub seed: u64,
+    pub mood: Mood,
+    pub operations: Vec<Operation>,
+    pub difference: Difference,
+    /// Whether the sequence differed again when it was repeated. If not, it is what was first run.
+    pub again: bool,
+}
+
+impl Bounds {
+    fn allow(&self, tally: &Tally, begun: Instant) -> bool {
+        let calls = self.operations.is_none_or(|most| tally.total() < most);
+        calls && self.time.is_none_or(|most| begun.elapsed() < most)
+    }
+
+    fn mood(&self, seed: u64) -> Mood {
+        let turn = if seed.is_multiple_of(2) {
+            Mood::Valid
+        } else {
+            Mood::Hostile
+        };
+        self.mood.unwrap_or(turn)
+    }
+}
+
+impl Sides {
+    /// Runs one sequence; what was done alike is added to `tally`. The number chooses which member
+    /// of each side is asked.
+    ///
+    /// # Errors
+    /// A system does not start, or can't be made ready.
+    pub async fn run(
+        &self,
+        operations: &[Operation],
+        number: u64,
+        tally: &mut Tally,
+    ) -> Result<Option<Difference>> {
+        let folder = TempDir::new()?;
+        let below = |name: &str| folder.path().join(name);
+        let (left, right) = (below("left"), below("right"));
+        let [left, right] = self.start(&left, &right).await?;
+        let member = |addresses: &[String]| {
+            let place = number % addresses.len() as u64;
+            addresses[place as usize].clone()
+        };
+        let mut one = Client::connect(&member(&left.addresses)).await?;
+        let mut other = Client::connect(&member(&right.addresses)).await?;
+        if !left.fresh || !right.fresh {
+            level(&mut one, &mut other, self.erase).await?;
+        }
+        let mut other = Planted {
+            system: other,
+            plant: self.plant,
+        };
+        Ok(run(&mut one, &mut other, operations, tally).await)
+    }
+
+    async fn start(&self, left: &Path, right: &Path) -> Result<[Running; 2]> {
+        let left = self.left.start(left, &self.starting);
+        let right = self.right.start(right, &self.starting);
+        let (left, right) = tokio::try_join!(left, right)?;
+        Ok([left, right])
+    }
+
+    /// Runs sequences until the bounds are reached, or to the first difference, which is made
+    /// short. `each` is shown the tally after every sequence.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub async fn search(
+        &self,
+        bounds: &Bounds,
+        tally: &mut Tally,
+        mut each: impl FnMut(u64, &Tally),
+    ) -> Result<Option<Found>> {
+        let begun = Instant::now();
+        let mut seed = bounds.seed;
+        while bounds.allow(tally, begun) {
+            let mood = bounds.mood(seed);
+            let operations = sequence(seed, mood, bounds.length, bounds.calls);
+            if let Some(difference) = self.run(&operations, seed, tally).await? {
+                let found = Found {
+                    seed,
+                    mood,
+                    operations,
+                    difference,
+                    again: false,
+                };
+                return Ok(Some(self.shorten(found).await?));
+            }
+            each(seed, tally);
+            seed += 1;
+        }
+        Ok(None)
+    }
+
+    /// The fewest calls that still differ.
+    async fn shorten(&self, mut found: Found) -> Result<Found> {
+        let seed = found.seed;
+        let mut seen = None;
+        let mut first = found.operations.clone();
+        first.truncate(found.difference.at + 1);
+        let mut differs = async |operations: &[Operation]| {
+            let difference = self.run(operations, seed, &mut Tally::default()).await?;
+            let differs = difference.is_some();
+            seen = difference.or(seen.take());
+            anyhow::Ok(differs)
+        };
+        if !differs(&first).await? {
+            return Ok(found);
+        }
+        let short = shrink(first, differs).await?;
+        found.again = true;
+        found.difference = seen.expect("the first run of it differed");
+        // What was seen last is of the last sequence that differed, which is the shortest.
+        found.operations = short;
+        Ok(found)
+    }
+}
