@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use dengine::config::Durability;
-use dengine::kv::{Command, Expected, Outcome};
+use dengine::kv::{Command, Expected, Outcome, PutLease};
 use dengine::types::{ClusterId, Revision};
 use dengine::{Config, NewMember, Node};
 use dengine_bench::target::{Events, Facts, Found, Leader, Way};
@@ -146,8 +146,10 @@ impl Way for Direct {
         let put = Command::Put {
             key,
             value: value.clone(),
+            ignore_value: false,
             prev_kv: false,
             ttl_ms: 0,
+            lease: PutLease::None,
         };
         let written = self.0.write(put).await.map_err(|error| error.to_string())?;
         match written.outcome {

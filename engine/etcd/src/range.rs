@@ -195,12 +195,9 @@ mod tests {
         range.response(Header::default(), result, 4)
     }
 
-    fn check_answer(request: RangeRequest, keys: &str, more: bool) {
-        let request = RangeRequest {
-            key: Bytes::from_static(b"a"),
-            range_end: Bytes::from_static(b"\0"),
-            ..request
-        };
+    fn check_answer(mut request: RangeRequest, keys: &str, more: bool) {
+        request.key = Bytes::from_static(b"a");
+        request.range_end = Bytes::from_static(b"\0");
         let found = answer(&request);
         let found_keys: Vec<u8> = found.kvs.iter().map(|kv| kv.key[0]).collect();
         assert_eq!(String::from_utf8(found_keys).unwrap(), keys, "{request:?}");

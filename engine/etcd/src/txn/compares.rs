@@ -22,7 +22,7 @@ fn compare(compare: &wire::Compare) -> Option<Compare> {
         return match relation {
             Some(CompareResult::Equal) | None => None,
             Some(CompareResult::NotEqual | CompareResult::Greater | CompareResult::Less) => {
-                Some(never(keys))
+                Some(never(&keys))
             }
         };
     };
@@ -53,7 +53,7 @@ fn compare(compare: &wire::Compare) -> Option<Compare> {
     let Ok(operand) = u64::try_from(operand) else {
         return match relation {
             CompareResult::NotEqual | CompareResult::Greater => None,
-            CompareResult::Equal | CompareResult::Less => Some(never(keys)),
+            CompareResult::Equal | CompareResult::Less => Some(never(&keys)),
         };
     };
     Some(Compare {
@@ -99,7 +99,7 @@ fn exists(keys: KeyRange) -> Compare {
 }
 
 /// Never holds. It looks at one key only.
-fn never(keys: KeyRange) -> Compare {
+fn never(keys: &KeyRange) -> Compare {
     Compare {
         keys: KeyRange::One(keys.start().clone()),
         relation: Relation::Less,
@@ -121,8 +121,8 @@ mod tests {
         }
     }
 
-    fn check(asked: &wire::Compare, expect: Option<Compare>) {
-        assert_eq!(compare(asked), expect, "{asked:?}");
+    fn check(asked: &wire::Compare, expect: impl Into<Option<Compare>>) {
+        assert_eq!(compare(asked), expect.into(), "{asked:?}");
     }
 
     fn keys() -> KeyRange {
@@ -179,9 +179,9 @@ mod tests {
     #[test]
     fn negative_operands_are_below_everything() {
         let asked = |result| asked(2, result, Some(TargetUnion::ModRevision(-1)));
-        check(&asked(0), Some(never(keys())));
+        check(&asked(0), Some(never(&keys())));
         check(&asked(1), None);
-        check(&asked(2), Some(never(keys())));
+        check(&asked(2), Some(never(&keys())));
         check(&asked(3), None);
     }
 
@@ -196,7 +196,7 @@ mod tests {
     fn an_unknown_target_is_equal() {
         check(&asked(5, 0, None), None);
         for result in 1..=3 {
-            check(&asked(5, result, None), Some(never(keys())));
+            check(&asked(5, result, None), Some(never(&keys())));
         }
     }
 

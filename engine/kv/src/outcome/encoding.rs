@@ -65,6 +65,9 @@ fn is_recorded(outcome: &Outcome) -> bool {
         | Outcome::SessionKept
         | Outcome::SessionClosed { .. }
         | Outcome::ExpireKeys { .. }
+        | Outcome::LeaseGranted { .. }
+        | Outcome::LeaseEnded { .. }
+        | Outcome::LeasesCheckpointed { .. }
         | Outcome::Membership(_)
         | Outcome::Empty
         | Outcome::Rejected(_)

@@ -102,11 +102,18 @@ fn check(command: &Command, limits: &RequestLimits) -> Result<(), Status> {
             limits.check_value(value)
         }
         Command::Delete { keys, .. } => check_keys(keys, limits),
-        Command::Batch(batch) => check_batch(batch, limits),
+        Command::Batch(batch) => {
+            check_batch(batch, limits)?;
+            match batch.duplicate_key() {
+                Some(_) => Err(Status::invalid_argument("the batch changes a key twice")),
+                None => Ok(()),
+            }
+        }
         _ => Ok(()),
     }
 }
 
+/// Itself and those within it, which decoding has bounded in depth.
 fn check_batch(batch: &Batch, limits: &RequestLimits) -> Result<(), Status> {
     let lists = [
         batch.compares.len(),
@@ -132,12 +139,11 @@ fn check_batch(batch: &Batch, limits: &RequestLimits) -> Result<(), Status> {
             BatchOperation::Delete { keys, .. } | BatchOperation::Get { keys, .. } => {
                 check_keys(keys, limits)?;
             }
+            BatchOperation::Range(read) => check_keys(&read.keys, limits)?,
+            BatchOperation::Batch(inner) => check_batch(inner, limits)?,
         }
     }
-    match batch.duplicate_key() {
-        Some(_) => Err(Status::invalid_argument("the batch changes a key twice")),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 fn check_keys(keys: &KeyRange, limits: &RequestLimits) -> Result<(), Status> {
@@ -153,20 +159,21 @@ fn check_keys(keys: &KeyRange, limits: &RequestLimits) -> Result<(), Status> {
 
 fn returned(batch: &Batch) -> Vec<KeyRange> {
     let all = batch.then.iter().chain(&batch.otherwise);
-    all.filter_map(|operation| match operation {
+    all.flat_map(|operation| match operation {
         BatchOperation::Delete {
             keys,
             prev_kv: true,
-        } => Some(keys.clone()),
-        _ => None,
+        } => vec![keys.clone()],
+        BatchOperation::Batch(inner) => returned(inner),
+        _ => Vec::new(),
     })
     .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use dengine_kv::{ExpiredKey, KeyValue};
-    use dengine_types::Revision;
+    use dengine_kv::{ExpiredKey, KeyValue, PutLease};
+    use dengine_types::{LeaseId, Revision};
     use tonic::Code;
 
     use super::*;
@@ -177,8 +184,10 @@ mod tests {
         Command::Put {
             key: key.into(),
             value: "v".into(),
+            ignore_value: false,
             prev_kv: true,
             ttl_ms: 0,
+            lease: PutLease::None,
         }
     }
 
@@ -193,6 +202,7 @@ mod tests {
             mod_revision: Revision(3),
             version: 2,
             ttl_ms: 0,
+            lease: LeaseId::NONE,
         };
         let whole = Outcome::Put {
             revision: Revision(4),
@@ -225,8 +235,10 @@ mod tests {
                 BatchOperation::Put {
                     key: "k".into(),
                     value: "v".into(),
+                    ignore_value: false,
                     prev_kv: false,
                     ttl_ms: 0,
+                    lease: PutLease::None,
                 };
                 2
             ],

@@ -280,7 +280,7 @@ mod tests {
         for _ in 0..5 {
             asking.pass(Duration::from_millis(900));
             asking.ask(LeaseAsk::KeepAlive);
-            assert_eq!(asking.answered(), [kept.clone()]);
+            assert_eq!(asking.answered(), [kept]);
         }
         asking.pass(Duration::from_millis(400));
         asking.ask(LeaseAsk::Remaining);

@@ -1,7 +1,7 @@
 //! Valid requests of clients.
 
 use bytes::Bytes;
-use dengine_kv::Command;
+use dengine_kv::{Command, PutLease};
 use dengine_protocol::KvCall as _;
 use dengine_protocol::checks::forward;
 use dengine_protocol::v1::compare_and_swap_request::Expected;
@@ -94,8 +94,10 @@ fn forwarded(ttl_ms: u64) -> Command {
     Command::Put {
         key: "key".into(),
         value: "value".into(),
+        ignore_value: false,
         prev_kv: true,
         ttl_ms,
+        lease: PutLease::default(),
     }
 }
 
