@@ -5,7 +5,7 @@ use bytes::Bytes;
 use dengine_types::{LeaseId, Revision};
 use prost::Message as _;
 
-use super::{BatchAnswer, Outcome, Refusal};
+use super::{BatchAnswer, LeaseEnd, Outcome, Refusal};
 use crate::{KeyValue, REPLY_BYTES_MAX, StoreError};
 
 /// Encodes the stored reply to a stamped command: whole if it is not too large, otherwise without
@@ -52,7 +52,9 @@ fn is_recorded(outcome: &Outcome) -> bool {
         | Outcome::Delete { .. }
         | Outcome::CompareAndSwap { .. }
         | Outcome::Batch { .. }
-        | Outcome::Compact { .. } => true,
+        | Outcome::Compact { .. }
+        | Outcome::LeaseGranted { .. }
+        | Outcome::LeaseEnded { .. } => true,
         Outcome::Refused(refusal) => !matches!(
             refusal,
             Refusal::UnknownSession(_)
@@ -65,8 +67,6 @@ fn is_recorded(outcome: &Outcome) -> bool {
         | Outcome::SessionKept
         | Outcome::SessionClosed { .. }
         | Outcome::ExpireKeys { .. }
-        | Outcome::LeaseGranted { .. }
-        | Outcome::LeaseEnded { .. }
         | Outcome::LeasesCheckpointed { .. }
         | Outcome::Membership(_)
         | Outcome::Empty
@@ -96,7 +96,7 @@ fn without_pairs(mut kind: Kind) -> Kind {
         Kind::Delete(it) => it.prev.clear(),
         Kind::CompareAndSwap(it) => it.prev = None,
         Kind::Batch(it) => it.answers.clear(),
-        Kind::Compact(_) | Kind::Refused(_) => {}
+        Kind::Compact(_) | Kind::Refused(_) | Kind::LeaseGranted(_) | Kind::LeaseEnded(_) => {}
     }
     kind
 }
@@ -136,13 +136,35 @@ impl From<&Outcome> for Kind {
                 answers: answers.iter().map(Into::into).collect(),
             }),
             Outcome::Compact { revision } => Self::Compact(revision.0),
+            Outcome::LeaseGranted {
+                lease,
+                ttl_ms,
+                revision,
+            } => Self::LeaseGranted(LeaseGrantedRecord {
+                lease: lease.0,
+                ttl_ms: *ttl_ms,
+                revision: revision.0,
+            }),
+            Outcome::LeaseEnded {
+                lease,
+                revision,
+                deleted,
+                end,
+            } => Self::LeaseEnded(LeaseEndedRecord {
+                lease: lease.0,
+                revision: revision.0,
+                deleted: *deleted,
+                end: match end {
+                    LeaseEnd::Gone => 1,
+                    LeaseEnd::Dying => 2,
+                    LeaseEnd::NotDone => 3,
+                },
+            }),
             Outcome::Refused(refusal) => Self::Refused(refusal.into()),
             Outcome::SessionOpened { .. }
             | Outcome::SessionKept
             | Outcome::SessionClosed { .. }
             | Outcome::ExpireKeys { .. }
-            | Outcome::LeaseGranted { .. }
-            | Outcome::LeaseEnded { .. }
             | Outcome::LeasesCheckpointed { .. }
             | Outcome::Membership(_)
             | Outcome::Empty
@@ -179,6 +201,22 @@ fn outcome(kind: Kind) -> Option<Outcome> {
             revision: Revision(revision),
         },
         Kind::Refused(it) => Outcome::Refused(refusal(&it)?),
+        Kind::LeaseGranted(it) => Outcome::LeaseGranted {
+            lease: LeaseId(it.lease),
+            ttl_ms: it.ttl_ms,
+            revision: Revision(it.revision),
+        },
+        Kind::LeaseEnded(it) => Outcome::LeaseEnded {
+            lease: LeaseId(it.lease),
+            revision: Revision(it.revision),
+            deleted: it.deleted,
+            end: match it.end {
+                1 => LeaseEnd::Gone,
+                2 => LeaseEnd::Dying,
+                3 => LeaseEnd::NotDone,
+                _ => return None,
+            },
+        },
     })
 }
 
@@ -244,12 +282,12 @@ impl From<&Refusal> for RefusalRecord {
             Refusal::KeyNotFound => (6, 0, 0),
             Refusal::ReadsTooMuch { bytes_max } => (7, 0, *bytes_max),
             Refusal::LeaseNotFound(lease) => (8, lease.0.cast_unsigned(), 0),
+            Refusal::LeaseExists(lease) => (9, lease.0.cast_unsigned(), 0),
+            Refusal::TooManyLeases(most) => (10, 0, *most),
             Refusal::UnknownSession(_)
             | Refusal::Acknowledged { .. }
             | Refusal::WindowFull { .. }
             | Refusal::TooManySessions(_)
-            | Refusal::LeaseExists(_)
-            | Refusal::TooManyLeases(_)
             | Refusal::NotForSessions => {
                 unreachable!("commands that a session admits are not refused with {refusal}")
             }
@@ -264,6 +302,7 @@ impl From<&Refusal> for RefusalRecord {
 
 fn refusal(record: &RefusalRecord) -> Option<Refusal> {
     let requested = Revision(record.requested);
+    let lease = LeaseId(record.requested.cast_signed());
     match record.reason {
         1 => Some(Refusal::DuplicateKey),
         2 => Some(Refusal::Future {
@@ -285,9 +324,9 @@ fn refusal(record: &RefusalRecord) -> Option<Refusal> {
         7 => Some(Refusal::ReadsTooMuch {
             bytes_max: record.limit,
         }),
-        8 => Some(Refusal::LeaseNotFound(LeaseId(
-            record.requested.cast_signed(),
-        ))),
+        8 => Some(Refusal::LeaseNotFound(lease)),
+        9 => Some(Refusal::LeaseExists(lease)),
+        10 => Some(Refusal::TooManyLeases(record.limit)),
         _ => None,
     }
 }
@@ -324,7 +363,7 @@ impl From<PairRecord> for KeyValue {
 struct ReplyRecord {
     #[prost(bool, tag = "1")]
     trimmed: bool,
-    #[prost(oneof = "Kind", tags = "2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "Kind", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
     kind: Option<Kind>,
 }
 
@@ -342,6 +381,34 @@ enum Kind {
     Compact(u64),
     #[prost(message, tag = "7")]
     Refused(RefusalRecord),
+    /// This and the next are of commands that are passed on; no session repeats them.
+    #[prost(message, tag = "8")]
+    LeaseGranted(LeaseGrantedRecord),
+    #[prost(message, tag = "9")]
+    LeaseEnded(LeaseEndedRecord),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LeaseGrantedRecord {
+    #[prost(int64, tag = "1")]
+    lease: i64,
+    #[prost(uint64, tag = "2")]
+    ttl_ms: u64,
+    #[prost(uint64, tag = "3")]
+    revision: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LeaseEndedRecord {
+    #[prost(int64, tag = "1")]
+    lease: i64,
+    #[prost(uint64, tag = "2")]
+    revision: u64,
+    #[prost(uint64, tag = "3")]
+    deleted: u64,
+    /// 1: gone. 2: dying. 3: not done.
+    #[prost(uint32, tag = "4")]
+    end: u32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -435,7 +502,8 @@ struct BatchAnswerRecord {
 #[derive(Clone, PartialEq, prost::Message)]
 struct RefusalRecord {
     /// 1: duplicate key. 2: future revision. 3: compacted revision. 4: deletes too much. 5: ranges
-    /// too large. 6: key not found. 7: reads too much. 8: lease not found.
+    /// too large. 6: key not found. 7: reads too much. 8: lease not found. 9: lease exists. 10: too
+    /// many leases.
     #[prost(uint32, tag = "1")]
     reason: u32,
     /// The revision, the limit of keys, or the lease.

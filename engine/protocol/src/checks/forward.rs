@@ -85,11 +85,17 @@ fn decoded(command: &Bytes) -> Result<Command, Status> {
         .map_err(|newer| Status::unavailable(newer.to_string()))?
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
     let Request { session, command } = logged.request;
-    // What may be repeated within a session is what clients may ask for.
-    match session.is_none() && command.may_be_stamped() {
+    // What may be repeated within a session is what clients may ask for, and leases.
+    let is_of_clients = command.may_be_stamped()
+        || matches!(
+            command,
+            Command::GrantLease { .. } | Command::RevokeLease { .. }
+        );
+    match session.is_none() && is_of_clients {
         true => Ok(command),
         false => Err(Status::invalid_argument(
-            "a member passes on writes of keys and compactions, without a session",
+            "a member passes on writes of keys, compactions, and the grant or revocation of a \
+             lease, without a session",
         )),
     }
 }
