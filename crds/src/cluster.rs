@@ -90,6 +90,9 @@ pub struct DEngineClusterSpec {
     /// Traces of single writes, for OpenTelemetry. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracing: Option<Tracing>,
+    /// etcd's v3 API at port 2379, beside the engine's own. Default: not served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<Etcd>,
     /// Where the members may run.
     #[serde(default)]
     pub scheduling: Scheduling,
@@ -235,6 +238,17 @@ pub struct Tracing {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub sample_ratio: Option<f64>,
+}
+
+/// etcd's v3 API at port 2379 of the members and of the Service `NAME-client`: the same keys, for
+/// clients of etcd. Without TLS and authentication, as the engine's own.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Etcd {
+    /// Whether the members serve it. To change it restarts them, one at a time. While it is served
+    /// and `engine.retention` is not set, history is kept until a client compacts it, as in etcd.
+    #[serde(default)]
+    pub enabled: bool,
 }
 
 /// As strict as the members, which would not start.

@@ -9,6 +9,7 @@
 mod benchmarks;
 mod clusters;
 mod data;
+mod etcd;
 mod forward;
 mod full;
 mod grow;

@@ -90,4 +90,6 @@ pub mod ports {
     pub const MONITOR: u16 = 4102;
     /// `Admin`: whoever reaches it may change who belongs to the cluster.
     pub const ADMIN: u16 = 4103;
+    /// etcd's API, where it is served: the port of etcd itself.
+    pub const ETCD: u16 = 2379;
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use dengine_crds::cluster::DEngineClusterSpec;
+use dengine_crds::cluster::{DEngineClusterSpec, Retention};
 use dengine_crds::common::{Scheduling, TopologySpread, WhenUnsatisfiable};
 use dengine_crds::names::{self, annotations};
 use dengine_protocol::{health, ports};
@@ -174,12 +174,17 @@ fn container(cluster: &Cluster) -> Container {
             .map(|p| p.as_str().to_owned()),
         args: Some(args(cluster)),
         env: Some(env(&cluster.spec)),
-        ports: Some(vec![
-            port("client", ports::CLIENT),
-            port("peer", ports::PEER),
-            port("monitor", ports::MONITOR),
-            port("admin", ports::ADMIN),
-        ]),
+        ports: Some(
+            [
+                port("client", ports::CLIENT),
+                port("peer", ports::PEER),
+                port("monitor", ports::MONITOR),
+                port("admin", ports::ADMIN),
+            ]
+            .into_iter()
+            .chain(serves_etcd(&cluster.spec).then(|| port("etcd", ports::ETCD)))
+            .collect(),
+        ),
         // The end of a failed member's log, so that status and events can show why it ended.
         lifecycle: Some(keep_serving()),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
@@ -230,7 +235,7 @@ fn env(spec: &DEngineClusterSpec) -> Vec<EnvVar> {
         ..EnvVar::default()
     };
     // Only what is set: a new default of the server must not restart members.
-    let retention = engine.retention.unwrap_or_default();
+    let retention = retention(spec);
     let retention = [
         ("DENGINE_RETENTION_REVISIONS", retention.revisions),
         ("DENGINE_RETENTION_SECONDS", retention.seconds),
@@ -265,6 +270,9 @@ fn env(spec: &DEngineClusterSpec) -> Vec<EnvVar> {
         set("DENGINE_LOG_FORMAT", "json".to_owned()),
     ];
     all.extend(retention);
+    // As an argument members of an older version would refuse it.
+    let etcd = serves_etcd(spec).then(|| format!("[::]:{}", ports::ETCD));
+    all.extend(etcd.map(|address| set("DENGINE_LISTEN_ETCD", address)));
     let slow = engine.slow_request_ms;
     all.extend(slow.map(|ms| set("DENGINE_SLOW_REQUEST_MS", ms.to_string())));
     let slow_disk = engine.slow_disk_ms;
@@ -291,6 +299,21 @@ fn env(spec: &DEngineClusterSpec) -> Vec<EnvVar> {
         all.extend(ratio.map(|it| set("DENGINE_TRACING_SAMPLE_RATIO", it)));
     }
     all
+}
+
+pub(super) fn serves_etcd(spec: &DEngineClusterSpec) -> bool {
+    spec.etcd.is_some_and(|etcd| etcd.enabled)
+}
+
+/// Clients of etcd compact history themselves, and count on what they did not compact: an API
+/// server of Kubernetes reads its pages from it for minutes.
+fn retention(spec: &DEngineClusterSpec) -> Retention {
+    let none = Retention {
+        revisions: Some(0),
+        seconds: Some(0),
+    };
+    let unset = || serves_etcd(spec).then_some(none);
+    spec.engine.retention.or_else(unset).unwrap_or_default()
 }
 
 /// Load balancers may not know for a moment that a member is stopping; it serves until then. The
@@ -461,7 +484,12 @@ mod tests {
     #[test]
     fn only_what_a_pod_needs_to_restart_for_changes_the_hash() {
         let base = template_hash(&cluster("demo"));
-        for same in ["{replicas: 5}", "{paused: true}", "{storage: {size: 2Gi}}"] {
+        for same in [
+            "{replicas: 5}",
+            "{paused: true}",
+            "{storage: {size: 2Gi}}",
+            "{etcd: {enabled: false}}",
+        ] {
             assert_eq!(template_hash(&cluster_with("demo", same)), base, "{same}");
         }
         for other in [
@@ -469,6 +497,7 @@ mod tests {
             "{engine: {tickMs: 50}}",
             "{engine: {retention: {seconds: 60}}}",
             "{tracing: {endpoint: 'http://collector:4317'}}",
+            "{etcd: {enabled: true}}",
             "{resources: {requests: {cpu: 1}}}",
             "{scheduling: {nodeSelector: {disk: fast}}}",
         ] {
@@ -503,6 +532,38 @@ mod tests {
             let set = names(&format!("{{engine: {{{spec}}}}}"));
             assert!(set.contains(&name), "{name}");
         }
+    }
+
+    #[test]
+    fn etcds_api_has_a_port_and_keeps_history_until_a_client_compacts_it() {
+        let has = |spec: &str, name: &str| {
+            let env = env(&cluster_with("demo", spec).spec).into_iter();
+            let found = env.filter(|it| it.name == name).map(|it| it.value);
+            found.collect::<Vec<_>>()
+        };
+        let some = |value: &str| vec![Some(value.to_owned())];
+        const ON: &str = "{etcd: {enabled: true}}";
+        for (spec, listens, seconds) in [
+            ("{}", vec![], vec![]),
+            ("{etcd: {}}", vec![], vec![]),
+            (ON, some("[::]:2379"), some("0")),
+            (
+                "{etcd: {enabled: true}, engine: {retention: {seconds: 60}}}",
+                some("[::]:2379"),
+                some("60"),
+            ),
+        ] {
+            assert_eq!(has(spec, "DENGINE_LISTEN_ETCD"), listens, "{spec}");
+            assert_eq!(has(spec, "DENGINE_RETENTION_SECONDS"), seconds, "{spec}");
+        }
+        assert_eq!(has(ON, "DENGINE_RETENTION_REVISIONS"), some("0"));
+        let ports = |spec: &str| {
+            let container = pod_spec(&cluster_with("demo", spec)).containers.remove(0);
+            let ports = container.ports.unwrap().into_iter();
+            ports.map(|it| it.name.unwrap()).collect::<Vec<_>>()
+        };
+        assert!(!ports("{}").contains(&"etcd".to_owned()));
+        assert!(ports(ON).contains(&"etcd".to_owned()));
     }
 
     #[test]
