@@ -58,6 +58,17 @@ pub enum LogFormat {
     Json,
 }
 
+/// What clients of etcd may do about the members of the cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum EtcdMembership {
+    /// List them. Whatever administers the cluster changes them, by `Admin`.
+    #[default]
+    Read,
+    /// Promote and remove them, and hand over leadership, too.
+    Change,
+}
+
 settings! {
     /// One member's settings.
     ///
@@ -98,10 +109,13 @@ settings! {
         /// Address that serves clients of etcd: its v3 API over gRPC, on the same keys as
         /// `listen_client`. Empty: they are not served.
         ///
-        /// Anyone who can reach it can read and write every key, remove members and transfer
-        /// leadership. etcd keeps all of history by default, and this member does not: with
+        /// Anyone who can reach it can read and write every key, and with `etcd_membership` more.
+        /// etcd keeps all of history by default, and this member does not: with
         /// `retention.revisions` and `retention.seconds` 0 it does.
         listen_etcd: String = String::new();
+
+        /// What clients of etcd may do about the members of the cluster.
+        etcd_membership: EtcdMembership = EtcdMembership::Read;
 
         /// `host:port` at which clients, and members that forward to this one, reach it.
         ///

@@ -91,6 +91,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberRemoveRequest>,
     ) -> Answer<MemberRemoveResponse> {
+        self.door.admit_change_of_members()?;
         let members = self.members(request.metadata()).await?;
         let member_id = request.get_ref().id;
         if !members.members.contains_key(&MemberId(member_id)) {
@@ -124,6 +125,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberPromoteRequest>,
     ) -> Answer<MemberPromoteResponse> {
+        self.door.admit_change_of_members()?;
         let members = self.members(request.metadata()).await?;
         let member_id = request.get_ref().id;
         match members.members.get(&MemberId(member_id)) {

@@ -7,7 +7,7 @@ use dengine_protocol::{LOW_ON_SPACE_METADATA, checks};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
-use crate::config::Limits;
+use crate::config::{EtcdMembership, Limits};
 use crate::node::{Lifecycle, NodeStatus, Role};
 use crate::server::serving::Serving;
 
@@ -64,6 +64,20 @@ impl Door {
             return Err(EtcdError::NoLeader);
         }
         Ok(())
+    }
+
+    /// Whether this door serves what changes the members, or who leads.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(super) fn admit_change_of_members(&self) -> Result<(), EtcdError> {
+        match self.0.node.config().etcd_membership {
+            EtcdMembership::Change => Ok(()),
+            EtcdMembership::Read => Err(EtcdError::NotServed(
+                "changes of the members and of the leader to clients of etcd unless the member \
+                 is started with --etcd-membership change: see `dengine admin`",
+            )),
+        }
     }
 
     /// The same answer in etcd's words, upon which its clients decide what to do.

@@ -118,6 +118,7 @@ impl Maintenance for MaintenanceService {
     }
 
     async fn move_leader(&self, request: Request<MoveLeaderRequest>) -> Answer<MoveLeaderResponse> {
+        self.door.admit_change_of_members()?;
         self.door.admit(request.metadata(), ServedBy::Voters)?;
         let status = self.node_status();
         if status.role != Role::Leader {

@@ -349,9 +349,33 @@ async fn a_transaction_writes_or_reads_at_every_member() {
     }
 }
 
+/// Who administers a cluster is not who uses its keys.
+#[tokio::test]
+async fn clients_of_etcd_change_no_members_unless_they_may() {
+    let cluster = Cluster::form_with(1, Member::serve_etcd).await;
+    let mut members = ClusterClient::new(channel(&cluster.members[0]).await);
+    let mut care = MaintenanceClient::new(channel(&cluster.members[0]).await);
+    let target_id = cluster.members[0].status().await.member_id;
+    let promoted = members.member_promote(MemberPromoteRequest { id: target_id });
+    let refusals = [
+        promoted.await.unwrap_err(),
+        care.move_leader(MoveLeaderRequest { target_id })
+            .await
+            .unwrap_err(),
+    ];
+    for status in refusals {
+        assert_eq!(status.code(), Code::Unimplemented);
+        assert!(status.message().contains("--etcd-membership"), "{status}");
+    }
+}
+
 #[tokio::test]
 async fn the_cluster_is_known_and_its_lead_is_handed_over() {
-    let cluster = cluster().await;
+    let cluster = Cluster::form_with(3, |member| {
+        member.serve_etcd();
+        member.add_args(["--etcd-membership", "change"]);
+    })
+    .await;
     let (leader, follower) = (cluster.leader().await, cluster.follower().await);
     let (leader, follower) = (&cluster.members[leader], &cluster.members[follower]);
     let mut members = ClusterClient::new(channel(follower).await);
