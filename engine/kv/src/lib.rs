@@ -82,6 +82,10 @@ pub const SESSION_BYTES_MAX: u64 = 256 << 10;
 pub const REPLY_BYTES_MAX: usize = 16 << 10;
 /// The maximum bytes of pairs that all reads of one batch return.
 pub const BATCH_READ_BYTES_MAX: usize = 4 << 20;
+/// The maximum bytes of pairs that all whole reads of a batch return that changes nothing.
+pub const READER_BATCH_BYTES_MAX: usize = 48 << 20;
+/// The maximum bytes of values that the puts of one batch keep, of which the command has none.
+pub const BATCH_KEPT_BYTES_MAX: usize = 4 << 20;
 /// How many batches may be within each other. Their records must not have more levels than decoders
 /// of protobuf messages take, which is 100.
 pub const BATCH_DEPTH_MAX: usize = 32;

@@ -14,7 +14,7 @@ use super::store::StoreError;
 use super::visits::Visits;
 use super::{
     BATCH_READ_BYTES_MAX, Batch, BatchAnswer, BatchOperation, Compare, CompareTarget, KeyRange,
-    KeyValue, RangeRead, Refusal, Relation,
+    KeyValue, READER_BATCH_BYTES_MAX, RangeRead, Refusal, Relation,
 };
 
 /// What a pair adds to an answer, or to what a command deletes, without its value.
@@ -131,13 +131,23 @@ pub(super) fn check_past(
     Ok(())
 }
 
-/// What the whole reads of a batch may still return.
-pub(super) struct ReadRoom(usize);
+/// What the whole reads of a batch may return together.
+pub(super) struct ReadRoom {
+    left: usize,
+    bytes_max: usize,
+}
 
 impl ReadRoom {
-    pub(super) const OF_BATCH: Self = Self(BATCH_READ_BYTES_MAX);
-    /// Only what they visit is limited.
-    pub(super) const UNBOUNDED: Self = Self(usize::MAX);
+    pub(super) const OF_BATCH: Self = Self::new(BATCH_READ_BYTES_MAX);
+    /// Of one that changes nothing: no other command waits for it.
+    pub(super) const OF_READER: Self = Self::new(READER_BATCH_BYTES_MAX);
+
+    const fn new(bytes_max: usize) -> Self {
+        Self {
+            left: bytes_max,
+            bytes_max,
+        }
+    }
 }
 
 /// A state that a batch reads.
@@ -164,8 +174,8 @@ pub(super) trait View {
         visit: impl FnMut(&Live<'_>) -> ControlFlow<()>,
     ) -> Result<(), Self::Error>;
 
-    /// What ranges have visited.
-    fn visits(&self) -> &Visits;
+    /// What was visited.
+    fn visits(&mut self) -> &mut Visits;
 
     /// The position of the first comparison that does not hold, if any.
     fn first_that_fails(&mut self, compares: &[Compare]) -> Result<Option<usize>, Self::Error> {
@@ -195,8 +205,17 @@ pub(super) trait View {
 
     fn holds(&mut self, compare: &Compare) -> Result<bool, Self::Error> {
         let with_value = matches!(compare.target, CompareTarget::Value(_));
+        if self.visits().is_exceeded() {
+            // Nothing comes of the batch any more: whatever else it compares need not be read.
+            return Ok(false);
+        }
         if let KeyRange::One(key) = &compare.keys {
             let now = self.newest(key, with_value)?;
+            if self.visits().counts(&compare.keys) {
+                let value = now.as_ref().filter(|_| with_value);
+                let bytes = pair_bytes(key) + value.map_or(0, |kv| kv.value.len());
+                let _: ControlFlow<()> = self.visits().add(bytes);
+            }
             return Ok(holds_for(compare, now.as_ref()));
         }
         let mut exists = false;
@@ -236,7 +255,7 @@ pub(super) trait View {
                 kv.value.clear();
             }
             selected.offer(kv);
-            fits = selected.size_bytes() <= room.0;
+            fits = selected.size_bytes() <= room.left;
             match fits {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
@@ -248,10 +267,10 @@ pub(super) trait View {
         }
         if !fits {
             return Ok(Err(Refusal::ReadsTooMuch {
-                bytes_max: BATCH_READ_BYTES_MAX as u64,
+                bytes_max: room.bytes_max as u64,
             }));
         }
-        room.0 -= selected.size_bytes();
+        room.left -= selected.size_bytes();
         let (mut kvs, more) = selected.finish();
         if read.keys_only {
             kvs.iter_mut().for_each(|kv| kv.value.clear());

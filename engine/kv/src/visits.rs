@@ -1,11 +1,12 @@
 //! How much the ranges of one command visit. The application of an entry can't be stopped, so it
 //! needs a limit; and every member must reach the same result, so the limit counts only what all of
 //! them have, however their stores are laid out: each existing key, and each deleted one that
-//! history still has.
+//! history still has. From version 4 of commands on, single keys count too that are compared or read:
+//! a batch may name the same large one thousands of times.
 
 use std::ops::ControlFlow;
 
-use super::{RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, Refusal};
+use super::{KeyRange, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, Refusal};
 
 /// What the ranges of a command have visited.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +15,8 @@ pub(super) struct Visits {
     /// `None`: no limit.
     bounds: Option<VisitBounds>,
     exceeded: bool,
+    /// Single keys count as well.
+    counts_single_keys: bool,
 }
 
 /// The limits of one command.
@@ -46,7 +49,26 @@ impl Visits {
             had: VisitBounds { keys: 0, bytes: 0 },
             bounds,
             exceeded: false,
+            counts_single_keys: false,
         }
+    }
+
+    /// The same, with single keys counted or not.
+    pub(super) const fn with_single_keys(self, counts_single_keys: bool) -> Self {
+        Self {
+            counts_single_keys,
+            ..self
+        }
+    }
+
+    /// Whether a visit of these keys counts.
+    pub(super) fn counts(&self, keys: &KeyRange) -> bool {
+        self.counts_single_keys || !matches!(keys, KeyRange::One(_))
+    }
+
+    /// Whether too much was visited, so that the command comes to nothing.
+    pub(super) fn is_exceeded(&self) -> bool {
+        self.exceeded
     }
 
     /// Counts one more key, with its value. Breaks beyond the limit.

@@ -55,7 +55,8 @@ impl Command {
 }
 
 impl Batch {
-    fn is_new(&self) -> bool {
+    /// Whether it takes version 4.
+    pub(crate) fn is_new(&self) -> bool {
         let is_about_lease = |compare: &Compare| matches!(compare.target, CompareTarget::Lease(_));
         // Those of batches within it are new anyway.
         let compares_lease = self.compares.iter().any(is_about_lease);

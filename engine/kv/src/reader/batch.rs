@@ -27,7 +27,8 @@ struct StateAt<'r, S> {
 impl<S: Store> Reader<S> {
     /// The outcome that [`Command::Batch`](crate::Command::Batch) would have now; `None` if it
     /// would or might change something. The limits are those of a command, but that whole reads
-    /// may return whatever they visit: no other command waits for them.
+    /// may return [`READER_BATCH_BYTES_MAX`](crate::READER_BATCH_BYTES_MAX): no other command waits
+    /// for them.
     ///
     /// # Errors
     ///
@@ -50,7 +51,7 @@ impl<S: Store> Reader<S> {
         let mut state = StateAt {
             reader: self,
             at,
-            visits: Visits::within(VisitBounds::ALL),
+            visits: Visits::within(VisitBounds::ALL).with_single_keys(batch.is_new()),
             records: 0,
             buffer: Vec::new(),
         };
@@ -68,7 +69,7 @@ impl<S: Store> Reader<S> {
         let mut rest = Rest {
             verdicts: verdicts.into_iter(),
             room: BATCH_READ_BYTES_MAX,
-            read_room: ReadRoom::UNBOUNDED,
+            read_room: ReadRoom::OF_READER,
         };
         let done = state.operations(batch, &mut rest)?;
         Ok(match done {
@@ -116,7 +117,7 @@ impl<S: Store> StateAt<'_, S> {
         let scan = Scan::new(&self.reader.shared.store, keys);
         self.reader.check_compacted(at)?;
         let compacted = self.reader.compact_revision();
-        let is_range = !matches!(keys, KeyRange::One(_));
+        let is_counted = self.visits.counts(keys);
         let mut stopped = false;
         let run = scan.run(at, |seen| {
             if !self.reader.goes_on(self.records) {
@@ -127,7 +128,7 @@ impl<S: Store> StateAt<'_, S> {
             let visited = Visited::of(seen)?;
             // What is later than the newest revision was written meanwhile; a command would not
             // meet it.
-            let counts = is_range && (past.is_some() || !matches!(visited, Visited::Later));
+            let counts = is_counted && (past.is_some() || !matches!(visited, Visited::Later));
             if counts
                 && let Some(bytes) = visited.cost_bytes(compacted)
                 && self.visits.add(bytes).is_break()
@@ -208,7 +209,7 @@ impl<S: Store> View for StateAt<'_, S> {
         self.visit_at(keys, Some(at), visit)
     }
 
-    fn visits(&self) -> &Visits {
-        &self.visits
+    fn visits(&mut self) -> &mut Visits {
+        &mut self.visits
     }
 }

@@ -10,9 +10,10 @@ use super::{
 };
 use crate::outcome::{decode_kept, encode_kept};
 use crate::{
-    BATCH_DEPTH_MAX, BATCH_READ_BYTES_MAX, Batch, BatchAnswer, BatchOperation, Command,
-    CommandError, CommandVersion, Compare, CompareTarget, KeyRange, Outcome, PutLease, RangeRead,
-    Refusal, Relation, Request, RunningRevision, Selection, SortBy, SortOrder,
+    BATCH_DEPTH_MAX, BATCH_KEPT_BYTES_MAX, BATCH_READ_BYTES_MAX, Batch, BatchAnswer,
+    BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, KeyRange,
+    Outcome, PutLease, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, READER_BATCH_BYTES_MAX,
+    RangeRead, Refusal, Relation, Request, RunningRevision, Selection, SortBy, SortOrder,
 };
 
 fn set(key: &str, value: &str) -> BatchOperation {
@@ -365,6 +366,64 @@ fn whole_reads_that_return_too_much_refuse_a_batch_that_writes() {
     };
     assert!(answers.iter().all(|answer| pairs(answer).0.len() == 4));
     assert_eq!(refused(&mut machine, all), too_much);
+}
+
+/// A few kilobytes of request would be gigabytes in every member's memory, each time that the log is
+/// applied.
+#[test]
+fn a_batch_keeps_values_up_to_a_bound() {
+    let mut machine = machine();
+    let large = "x".repeat(BATCH_KEPT_BYTES_MAX / 4);
+    let keys = ["a", "b", "c", "d", "e"];
+    run(&mut machine, keys.map(|key| put(key, &large)));
+    done(
+        &mut machine,
+        then(keys[..4].iter().map(|key| touch(key)).collect()),
+    );
+    let before = show(&machine, "a", None);
+    let five = keys.iter().map(|key| touch(key)).collect();
+    let too_much = Refusal::ReadsTooMuch {
+        bytes_max: BATCH_KEPT_BYTES_MAX as u64,
+    };
+    assert_eq!(refused(&mut machine, then(five)), too_much);
+    assert_eq!(show(&machine, "a", None), before);
+}
+
+/// Each comparison of a large value costs as much as a range that visits it.
+#[test]
+fn what_is_compared_and_read_of_single_keys_is_bounded() {
+    let mut machine = machine();
+    let large = "x".repeat(1 << 20);
+    run(&mut machine, [put("a", &large), put("b", "1")]);
+    let most = RANGE_VISIT_BYTES_MAX >> 20;
+    let compares = |many: usize| Batch {
+        compares: (0..many)
+            .map(|_| Compare {
+                keys: one("a"),
+                relation: Relation::Greater,
+                target: CompareTarget::Value(Bytes::new()),
+            })
+            .collect(),
+        then: vec![touch("b")],
+        otherwise: Vec::new(),
+    };
+    let too_large = Refusal::RangesTooLarge {
+        keys_max: RANGE_VISIT_KEYS_MAX as u64,
+        bytes_max: RANGE_VISIT_BYTES_MAX as u64,
+    };
+    done(&mut machine, compares(most / 2));
+    let before = show(&machine, "b", None);
+    assert_eq!(refused(&mut machine, compares(most + 1)), too_large);
+    assert_eq!(show(&machine, "b", None), before);
+    // One that only reads returns less than it may visit.
+    let reads = |many: usize| then((0..many).map(|_| read(RangeRead::new(one("a")))).collect());
+    let answer = |batch| machine.reader().batch(&batch).expect("read");
+    let fits = (READER_BATCH_BYTES_MAX >> 20) - 1;
+    assert!(matches!(answer(reads(fits)), Some(Outcome::Batch { .. })));
+    let too_much = Refusal::ReadsTooMuch {
+        bytes_max: READER_BATCH_BYTES_MAX as u64,
+    };
+    assert_eq!(answer(reads(fits + 2)), Some(Outcome::Refused(too_much)));
 }
 
 #[test]

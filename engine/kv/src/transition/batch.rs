@@ -2,14 +2,15 @@
 
 use std::vec;
 
+use bytes::Bytes;
 use dengine_planted::planted;
 
 use super::{Changed, Transition};
 use crate::store::{Store, StoreError};
 use crate::view::{Get, ReadRoom, View, check_past};
 use crate::{
-    BATCH_READ_BYTES_MAX, Batch, BatchAnswer, BatchOperation, KeyRange, KeyValue, Outcome,
-    RANGE_DELETE_BYTES_MAX, Refusal,
+    BATCH_KEPT_BYTES_MAX, BATCH_READ_BYTES_MAX, Batch, BatchAnswer, BatchOperation, KeyRange,
+    KeyValue, Outcome, RANGE_DELETE_BYTES_MAX, Refusal,
 };
 
 /// What is known of the operations that are left to do.
@@ -48,7 +49,7 @@ impl<S: Store> Transition<'_, S> {
         // Afterwards only a read can still fail, for it sees the effects of the operations before
         // it, and what it returns is known once it has.
         let may_fail = |operation: &&BatchOperation| match operation {
-            BatchOperation::Get { keys, .. } => !matches!(keys, KeyRange::One(_)),
+            BatchOperation::Get { keys, .. } => self.visits.counts(keys),
             BatchOperation::Range(_) => true,
             BatchOperation::Put { .. }
             | BatchOperation::Delete { .. }
@@ -85,14 +86,24 @@ impl<S: Store> Transition<'_, S> {
         operations: &[&BatchOperation],
     ) -> Result<Result<(), Refusal>, StoreError> {
         let (current, compacted) = (self.state.revision, self.state.compact_revision);
+        let mut kept_bytes = 0;
         for operation in operations {
             let possible = match operation {
                 BatchOperation::Put {
                     key,
-                    ignore_value: true,
+                    ignore_value,
+                    lease,
                     ..
-                } if self.newest(key, false)?.is_none() => Err(Refusal::KeyNotFound),
-                BatchOperation::Put { key, lease, .. } => self.check_put(key, *lease)?,
+                } => {
+                    let kept = match ignore_value {
+                        true => self.check_kept(key, &mut kept_bytes)?,
+                        false => Ok(()),
+                    };
+                    match kept {
+                        Ok(()) => self.check_put(key, *lease)?,
+                        refused => refused,
+                    }
+                }
                 BatchOperation::Range(read) => read
                     .revision
                     .map_or(Ok(()), |at| check_past(at, current, compacted)),
@@ -104,7 +115,26 @@ impl<S: Store> Transition<'_, S> {
                 return Ok(possible);
             }
         }
-        Ok(Ok(()))
+        Ok(self.visits.check())
+    }
+
+    /// Whether a put can keep the value of its key. A batch of a few bytes must not write thousands
+    /// of large ones.
+    fn check_kept(
+        &mut self,
+        key: &Bytes,
+        kept_bytes: &mut usize,
+    ) -> Result<Result<(), Refusal>, StoreError> {
+        let Some(value) = self.value_to_keep(key)? else {
+            return Ok(Err(Refusal::KeyNotFound));
+        };
+        *kept_bytes += value.len();
+        Ok(match *kept_bytes <= BATCH_KEPT_BYTES_MAX {
+            true => Ok(()),
+            false => Err(Refusal::ReadsTooMuch {
+                bytes_max: BATCH_KEPT_BYTES_MAX as u64,
+            }),
+        })
     }
 
     /// Does what the verdict says, and returns it with the answers.

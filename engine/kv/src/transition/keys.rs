@@ -78,9 +78,9 @@ impl<S: Store> View for Transition<'_, S> {
         let mut changed = changed.take_while(|(key, _)| keys.contains(key)).peekable();
         let compacted = self.state.compact_revision;
         let visits = &mut self.visits;
-        let is_range = !matches!(keys, KeyRange::One(_));
+        let is_counted = visits.counts(keys);
         let mut show = |visited: &Visited<'_>| {
-            if is_range && let Some(bytes) = visited.cost_bytes(compacted) {
+            if is_counted && let Some(bytes) = visited.cost_bytes(compacted) {
                 visits.add(bytes)?;
             }
             match visited {
@@ -126,11 +126,11 @@ impl<S: Store> View for Transition<'_, S> {
     ) -> Result<(), StoreError> {
         assert!(at <= self.began_at, "what reads the past begins a step");
         let compacted = self.state.compact_revision;
-        let is_range = !matches!(keys, KeyRange::One(_));
         let visits = &mut self.visits;
+        let is_counted = visits.counts(keys);
         Scan::new(self.store, keys).run(at, |seen| {
             let visited = Visited::of(seen)?;
-            if is_range
+            if is_counted
                 && let Some(bytes) = visited.cost_bytes(compacted)
                 && visits.add(bytes).is_break()
             {
@@ -144,8 +144,8 @@ impl<S: Store> View for Transition<'_, S> {
         Ok(())
     }
 
-    fn visits(&self) -> &Visits {
-        &self.visits
+    fn visits(&mut self) -> &mut Visits {
+        &mut self.visits
     }
 }
 

@@ -213,7 +213,8 @@ impl<'a, S: Store> Transition<'a, S> {
     fn command(&mut self, index: Index, command: Command) -> Result<Outcome, StoreError> {
         self.stamp = None;
         self.visits = match self.version >= CommandVersion::V3 {
-            true => Visits::within(self.visit_bounds),
+            true => Visits::within(self.visit_bounds)
+                .with_single_keys(self.version >= CommandVersion::V4),
             false => Visits::UNBOUNDED,
         };
         self.returned = Returned::NONE;
@@ -235,7 +236,7 @@ impl<'a, S: Store> Transition<'a, S> {
                 lease,
             } => {
                 let value = match ignore_value {
-                    true => self.value_of(&key)?,
+                    true => self.value_to_keep(&key)?,
                     false => Some(value),
                 };
                 let Some(value) = value else {

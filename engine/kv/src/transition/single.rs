@@ -39,6 +39,14 @@ impl<S: Store> Transition<'_, S> {
         Ok(self.newest(key, true)?.map(|kv| kv.value))
     }
 
+    /// The same before anything is changed: it will be written again, so it counts as visited.
+    pub(super) fn value_to_keep(&mut self, key: &Bytes) -> Result<Option<Bytes>, StoreError> {
+        let value = self.value_of(key)?;
+        let bytes = value.as_ref().map_or(0, Bytes::len);
+        let _: ControlFlow<()> = self.visits.add(bytes);
+        Ok(value)
+    }
+
     /// The pairs that a delete removes; or a refusal, if its ranges exceed the rest (`room`) of
     /// what one command may delete.
     pub(super) fn doomed(
