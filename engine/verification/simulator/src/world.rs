@@ -92,6 +92,8 @@ impl World {
         let client = |id| (id, Client::new(id, id <= plan.sessions, random.fork()));
         let clients = (1..=plan.clients).map(client).collect();
         let holders = holder::of(seed, &plan);
+        // What holders write, and what goes with their leases, is in no client's history.
+        let alone_since = holders.is_empty().then_some(1);
         let leases_hold = !plan.has(Fault::StoppedClock) || plan.load.reads_by_lease();
         let programs = Programs::new(seed, plan.slow_roll);
         let flaps_only = plan.is_only(Fault::Flapping) && !programs.rolls();
@@ -102,7 +104,7 @@ impl World {
             clients,
             watchers,
             holders,
-            recorder: Recorder::new(Some(1)),
+            recorder: Recorder::new(alone_since),
             losses: Losses::default(),
             undecided: 0,
             leases_hold,
