@@ -140,7 +140,7 @@ pub fn time_to_live(header: Header, id: i64, lease: Option<Remaining>) -> LeaseT
     }
 }
 
-/// All leases, in the order in which they end.
+/// All leases, in the order in which they are given.
 #[must_use]
 pub fn leases(header: Header, ids: impl IntoIterator<Item = i64>) -> LeaseLeasesResponse {
     let ids = ids.into_iter();

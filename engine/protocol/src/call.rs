@@ -1,5 +1,5 @@
 //! The calls of `Kv` that have one answer each, in one table, and each of them as a type: the same
-//! request made alone or in a frame of a stream.
+//! request made alone or in a frame of a stream. `AskLease`, which members make, is not among them.
 
 use std::future::Future;
 

@@ -13,6 +13,9 @@ use crate::checks::limits::RequestLimits;
 use crate::checks::writes::Mutation;
 use crate::v1::{ForwardRequest, ForwardResponse, ResponseHeader};
 
+/// The longest time to live that a client of etcd may ask for, in milliseconds.
+const LEASE_TTL_MS_MAX: u64 = 9_000_000_000_000;
+
 /// A command for the leader, or for this member if it leads.
 #[must_use]
 pub fn request(command: Command) -> ForwardRequest {
@@ -114,6 +117,12 @@ fn check(command: &Command, limits: &RequestLimits) -> Result<(), Status> {
                 Some(_) => Err(Status::invalid_argument("the batch changes a key twice")),
                 None => Ok(()),
             }
+        }
+        // Any id may be asked for; the state machine refuses the one that names no lease.
+        Command::GrantLease { ttl_ms, .. } if !(1..=LEASE_TTL_MS_MAX).contains(ttl_ms) => {
+            Err(Status::invalid_argument(format!(
+                "a lease lasts from 1 to {LEASE_TTL_MS_MAX} milliseconds, not {ttl_ms}"
+            )))
         }
         _ => Ok(()),
     }
@@ -225,6 +234,23 @@ mod tests {
         let mut answer = writes::answer(&forwarded, Header::default(), whole.clone()).unwrap();
         ForwardRequest::leave_out_pairs(&mut answer);
         assert_eq!(outcome(answer).unwrap(), whole.without_pairs());
+    }
+
+    /// The leader's clock would have been asked for a time that it does not have.
+    #[test]
+    fn a_lease_is_passed_on_that_lasts_as_long_as_etcds() {
+        let granted = |id, ttl_ms| {
+            let lease = LeaseId(id);
+            let grant = Command::GrantLease { lease, ttl_ms };
+            let command = request(grant.clone()).command(&TEST_LIMITS);
+            command.map(|it| assert_eq!(it, grant))
+        };
+        granted(7, 1).unwrap();
+        granted(-7, LEASE_TTL_MS_MAX).unwrap();
+        for ttl_ms in [0, LEASE_TTL_MS_MAX + 1, u64::MAX] {
+            let refused = granted(7, ttl_ms).unwrap_err();
+            assert_eq!(refused.code(), Code::InvalidArgument, "{ttl_ms}");
+        }
     }
 
     /// Whoever reaches a member's port could have made it expire keys, or store keys of any length.

@@ -425,8 +425,8 @@ pub struct CompactResponse {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ForwardRequest {
-    /// As the log holds it (docs/formats.md), without a session: a put, a delete, a swap, a batch or a
-    /// compaction.
+    /// As the log holds it (docs/formats.md), without a session: a put, a delete, a swap, a batch, a
+    /// compaction, or the grant or revocation of a lease.
     #[prost(bytes = "bytes", tag = "1")]
     pub command: ::prost::bytes::Bytes,
 }
@@ -438,6 +438,28 @@ pub struct ForwardResponse {
     /// state machine is one as well.
     #[prost(bytes = "bytes", tag = "2")]
     pub outcome: ::prost::bytes::Bytes,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AskLeaseRequest {
+    #[prost(int64, tag = "1")]
+    pub lease: i64,
+    /// It is to last its whole time to live from now on. Otherwise nothing changes.
+    #[prost(bool, tag = "2")]
+    pub keep_alive: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AskLeaseResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+    /// false: there is no such lease, or it has ended, and the other fields are 0.
+    #[prost(bool, tag = "2")]
+    pub found: bool,
+    /// What was granted, in milliseconds.
+    #[prost(uint64, tag = "3")]
+    pub ttl_ms: u64,
+    /// What is left of it at least, in milliseconds: all, once it was kept alive.
+    #[prost(uint64, tag = "4")]
+    pub remaining_ms: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenSessionRequest {
@@ -1035,10 +1057,35 @@ pub mod kv_client {
             req.extensions_mut().insert(GrpcMethod::new("dengine.v1.Kv", "Forward"));
             self.inner.unary(req, path, codec).await
         }
-        /// Any of the calls above, many at a time and answered in any order: what one costs is shared by
-        /// all that travel in the same frame. Each call is served, and fails, as if it had been made
-        /// alone. The server stops reading while too many calls of a stream are under way. When a stream
-        /// ends with calls unanswered, their writes may or may not have taken effect.
+        /// Keeps a lease of etcd's API alive, or tells how much is left of it, which only the leader
+        /// knows: a member that does not lead passes the call on, once. It is confirmed like a
+        /// linearizable read. That there is no such lease is an answer, and no error. For members among
+        /// themselves.
+        pub async fn ask_lease(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AskLeaseRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AskLeaseResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::Codec::default();
+            let path = http::uri::PathAndQuery::from_static("/dengine.v1.Kv/AskLease");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("dengine.v1.Kv", "AskLease"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Any of the calls above but AskLease, many at a time and answered in any order: what one costs
+        /// is shared by all that travel in the same frame. Each call is served, and fails, as if it had
+        /// been made alone. The server stops reading while too many calls of a stream are under way. When
+        /// a stream ends with calls unanswered, their writes may or may not have taken effect.
         pub async fn pipeline(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::PipelineRequest>,
@@ -1156,16 +1203,27 @@ pub mod kv_server {
             &self,
             request: tonic::Request<super::ForwardRequest>,
         ) -> std::result::Result<tonic::Response<super::ForwardResponse>, tonic::Status>;
+        /// Keeps a lease of etcd's API alive, or tells how much is left of it, which only the leader
+        /// knows: a member that does not lead passes the call on, once. It is confirmed like a
+        /// linearizable read. That there is no such lease is an answer, and no error. For members among
+        /// themselves.
+        async fn ask_lease(
+            &self,
+            request: tonic::Request<super::AskLeaseRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AskLeaseResponse>,
+            tonic::Status,
+        >;
         /// Server streaming response type for the Pipeline method.
         type PipelineStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::PipelineResponse, tonic::Status>,
             >
             + std::marker::Send
             + 'static;
-        /// Any of the calls above, many at a time and answered in any order: what one costs is shared by
-        /// all that travel in the same frame. Each call is served, and fails, as if it had been made
-        /// alone. The server stops reading while too many calls of a stream are under way. When a stream
-        /// ends with calls unanswered, their writes may or may not have taken effect.
+        /// Any of the calls above but AskLease, many at a time and answered in any order: what one costs
+        /// is shared by all that travel in the same frame. Each call is served, and fails, as if it had
+        /// been made alone. The server stops reading while too many calls of a stream are under way. When
+        /// a stream ends with calls unanswered, their writes may or may not have taken effect.
         async fn pipeline(
             &self,
             request: tonic::Request<tonic::Streaming<super::PipelineRequest>>,
@@ -1737,6 +1795,49 @@ pub mod kv_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ForwardSvc(inner);
+                        let codec = crate::codec::Codec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/dengine.v1.Kv/AskLease" => {
+                    #[allow(non_camel_case_types)]
+                    struct AskLeaseSvc<T: Kv>(pub Arc<T>);
+                    impl<T: Kv> tonic::server::UnaryService<super::AskLeaseRequest>
+                    for AskLeaseSvc<T> {
+                        type Response = super::AskLeaseResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AskLeaseRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Kv>::ask_lease(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AskLeaseSvc(inner);
                         let codec = crate::codec::Codec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -31,6 +31,7 @@ mod messages;
 mod monitor;
 mod only;
 mod oversize;
+mod places;
 mod serving;
 mod slow;
 mod threads;

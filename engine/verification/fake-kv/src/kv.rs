@@ -7,12 +7,12 @@ use dengine_protocol::v1::kv_server::Kv;
 use dengine_protocol::v1::pipelined_answer::Answer;
 use dengine_protocol::v1::pipelined_call::Call;
 use dengine_protocol::v1::{
-    BatchRequest, BatchResponse, CallError, CloseSessionRequest, CloseSessionResponse,
-    CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest,
-    DeleteResponse, ForwardRequest, ForwardResponse, GetRequest, GetResponse,
-    KeepAliveSessionRequest, KeepAliveSessionResponse, OpenSessionRequest, OpenSessionResponse,
-    PipelineRequest, PipelineResponse, PipelinedAnswer, PipelinedCall, PutRequest, PutResponse,
-    RangeRequest, RangeResponse,
+    AskLeaseRequest, AskLeaseResponse, BatchRequest, BatchResponse, CallError, CloseSessionRequest,
+    CloseSessionResponse, CompactRequest, CompactResponse, CompareAndSwapRequest,
+    CompareAndSwapResponse, DeleteRequest, DeleteResponse, ForwardRequest, ForwardResponse,
+    GetRequest, GetResponse, KeepAliveSessionRequest, KeepAliveSessionResponse, OpenSessionRequest,
+    OpenSessionResponse, PipelineRequest, PipelineResponse, PipelinedAnswer, PipelinedCall,
+    PutRequest, PutResponse, RangeRequest, RangeResponse,
 };
 use dengine_protocol::{KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA};
 use futures::{StreamExt, stream};
@@ -192,6 +192,13 @@ impl Kv for Peer {
         &self,
         _: Request<ForwardRequest>,
     ) -> Result<Response<ForwardResponse>, Status> {
+        Err(Status::unimplemented("no test needs it"))
+    }
+
+    async fn ask_lease(
+        &self,
+        _: Request<AskLeaseRequest>,
+    ) -> Result<Response<AskLeaseResponse>, Status> {
         Err(Status::unimplemented("no test needs it"))
     }
 

@@ -21,17 +21,6 @@ pub(super) trait Absent: 'static {
     fn answer(method: &str) -> EtcdError;
 }
 
-/// Leases.
-pub(super) struct Lease;
-
-impl Absent for Lease {
-    const NAME: &'static str = "etcdserverpb.Lease";
-
-    fn answer(_: &str) -> EtcdError {
-        EtcdError::NotServed("leases yet: its state machine has none")
-    }
-}
-
 /// Users, roles and tokens.
 pub(super) struct Auth;
 
@@ -102,7 +91,6 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_served_says_why() {
-        check::<Lease>("LeaseGrant", Code::Unimplemented, "leases").await;
         check::<Auth>("UserAdd", Code::Unimplemented, "users").await;
         let words = "etcdserver: authentication is not enabled";
         check::<Auth>("Authenticate", Code::FailedPrecondition, words).await;

@@ -11,22 +11,19 @@ use dengine_etcd::etcdserverpb::{
     PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
 };
 use dengine_etcd::range::Range;
-use dengine_etcd::writes::{self, Mutation};
-use dengine_kv::{KeyRange, KeyValue, Outcome, RangeQuery, RangeResult, ReadError, Reader};
-use dengine_protocol::checks::forward;
+use dengine_kv::{KeyRange, KeyValue, RangeQuery, RangeResult, ReadError, Reader};
 use dengine_protocol::checks::status::read_status;
-use dengine_protocol::v1::{Consistency, Position};
-use dengine_types::Term;
+use dengine_protocol::v1::Consistency;
 use tokio::time::timeout;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
-use super::door::{Door, ServedBy, header};
+use super::door::{Door, ServedBy};
 use crate::connections::Source;
 use crate::node::answers::{ANSWER_BYTES_MAX, Held};
 use crate::server::bodies::waits_until;
 use crate::server::gate::Kind;
-use crate::server::serving::{Caller, Serving, connection, counted};
+use crate::server::serving::{Serving, connection, counted};
 use crate::storage::RocksStore;
 
 /// Serves reads and writes of keys.
@@ -47,48 +44,6 @@ struct Found {
 impl KvService {
     pub(super) fn new(door: Door) -> Self {
         Self { door }
-    }
-
-    /// Has a request carried out that changes something, or that is a transaction.
-    async fn write<M>(&self, method: &'static str, request: Request<M>) -> Answer<M::Response>
-    where
-        M: Mutation + 'static,
-    {
-        self.door.admit(request.metadata(), ServedBy::Voters)?;
-        let caller = Caller::of(&request);
-        let request = request.into_inner();
-        let command = writes::command(&request)?.command;
-        let Serving { gate, headers, .. } = &**self.door.serving();
-        let proposed = self
-            .door
-            .serving()
-            .propose(forward::request(command), &caller);
-        let passed = gate.pass(method, Kind::Write, &caller.source, proposed);
-        let passed = passed.await.map_err(|it| self.door.in_etcds_words(&it))?;
-        let term = passed.answer.header.as_ref().map_or(0, |it| it.term);
-        let header = header(headers.in_term(Term(term)));
-        let outcome = forward::outcome(passed.answer)?;
-        self.apply_too(&outcome, &caller).await;
-        let answer = writes::answer(&request, header, outcome)?;
-        Ok(counted((answer, passed.held)))
-    }
-
-    /// Has this member show what a write came to before its client is answered, whichever member
-    /// has ordered it: so does etcd. A member that lags answers late, and all the same.
-    async fn apply_too(&self, outcome: &Outcome, caller: &Caller) {
-        let revision = match outcome {
-            Outcome::Put { revision, .. }
-            | Outcome::Delete { revision, .. }
-            | Outcome::Batch { revision, .. } => revision.0,
-            _ => return,
-        };
-        let serving = self.door.serving();
-        let position = Position {
-            cluster_id: serving.headers.now().cluster_id.0,
-            revision,
-        };
-        // It is done, whether it is seen here in time or not.
-        let _ = serving.reach(position, &caller.source).await;
     }
 
     /// Reads a range whole, however large it is, as fresh as was asked for.
@@ -227,21 +182,21 @@ impl Kv for KvService {
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Answer<PutResponse> {
-        self.write("EtcdPut", request).await
+        self.door.write("EtcdPut", request).await
     }
 
     async fn delete_range(
         &self,
         request: Request<DeleteRangeRequest>,
     ) -> Answer<DeleteRangeResponse> {
-        self.write("EtcdDeleteRange", request).await
+        self.door.write("EtcdDeleteRange", request).await
     }
 
     async fn txn(&self, request: Request<TxnRequest>) -> Answer<TxnResponse> {
-        self.write("EtcdTxn", request).await
+        self.door.write("EtcdTxn", request).await
     }
 
     async fn compact(&self, request: Request<CompactionRequest>) -> Answer<CompactionResponse> {
-        self.write("EtcdCompact", request).await
+        self.door.write("EtcdCompact", request).await
     }
 }

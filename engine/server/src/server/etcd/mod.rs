@@ -2,8 +2,9 @@
 //! machine as our own API.
 //!
 //! - [`door`]: what every call passes: who may be asked for what, and errors in etcd's words.
-//! - [`kv`], [`watch`], [`cluster`], [`maintenance`]: the services. [`absent`]: those that are not
-//!   served.
+//! - [`writes`]: what changes something.
+//! - [`kv`], [`watch`], [`lease`], [`cluster`], [`maintenance`]: the services. [`absent`]: those
+//!   that are not served.
 //!
 //! What messages mean, and every error string, is in `dengine_etcd`; serving keys and watches is
 //! shared with our own API ([`serving`](super::serving), [`watch`](super::watch)). `docs/etcd.md`
@@ -13,14 +14,17 @@ mod absent;
 mod cluster;
 mod door;
 mod kv;
+mod lease;
 mod maintenance;
 mod watch;
+mod writes;
 
 use std::time::Duration;
 
 use dengine_etcd::REQUEST_BYTES_MAX;
 use dengine_etcd::etcdserverpb::cluster_server::ClusterServer;
 use dengine_etcd::etcdserverpb::kv_server::KvServer;
+use dengine_etcd::etcdserverpb::lease_server::LeaseServer;
 use dengine_etcd::etcdserverpb::maintenance_server::MaintenanceServer;
 use dengine_etcd::etcdserverpb::watch_server::WatchServer;
 use tokio::net::TcpListener;
@@ -29,10 +33,11 @@ use tonic::Status;
 use tonic::service::Routes;
 use tower::ServiceBuilder;
 
-use self::absent::{Auth, Lease, Refuses};
+use self::absent::{Auth, Refuses};
 use self::cluster::ClusterService;
 use self::door::Door;
 use self::kv::KvService;
+use self::lease::LeaseService;
 use self::maintenance::MaintenanceService;
 use self::watch::WatchService;
 use super::bodies::BodiesLayer;
@@ -79,13 +84,16 @@ pub(super) async fn serve(
     let watch = WatchServer::new(WatchService::new(door.clone(), doors.watch))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(usize::MAX);
+    let lease = LeaseServer::new(LeaseService::new(door.clone()))
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(usize::MAX);
     let admin = doors.admin;
     let cluster = ClusterServer::new(ClusterService::new(door.clone(), admin.clone()));
     let routes = Routes::new(kv)
         .add_service(watch)
+        .add_service(lease)
         .add_service(cluster)
         .add_service(MaintenanceServer::new(MaintenanceService::new(door, admin)))
-        .add_service(Refuses::<Lease>::default())
         .add_service(Refuses::<Auth>::default())
         .add_service(health.service());
     let most = files::most(Use::EtcdClients, connections_max(&limits));

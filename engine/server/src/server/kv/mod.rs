@@ -15,7 +15,10 @@ use std::time::Instant;
 use dengine_protocol::checks::Mutation;
 use dengine_protocol::trace::TraceParent;
 use dengine_protocol::v1::kv_server::Kv;
-use dengine_protocol::v1::{self, OpenSessionRequest, OpenSessionResponse, PipelineRequest};
+use dengine_protocol::v1::{
+    self, AskLeaseRequest, AskLeaseResponse, OpenSessionRequest, OpenSessionResponse,
+    PipelineRequest,
+};
 use dengine_protocol::{KvCall, LEADER_HINT_METADATA, TRACEPARENT_METADATA, kv_calls};
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -24,6 +27,7 @@ use self::reads::Read;
 use super::bodies::too_many_streams;
 use super::forward::Origin;
 use super::gate::Kind;
+use super::serving::leases::ASK_LEASE;
 use super::serving::{Caller, Serving, connection, counted};
 use crate::telemetry::traces::{Begun, Parent};
 
@@ -87,6 +91,16 @@ impl KvService {
         passed.await.map(|it| leader.to(counted(it)))
     }
 
+    /// Has the leader say what it knows of a lease.
+    async fn ask(&self, request: Request<AskLeaseRequest>) -> Answer<AskLeaseResponse> {
+        let source = Arc::clone(connection(&request).source());
+        let origin = Origin::of(&request);
+        let asked = self.serving.ask_lease(request.into_inner(), origin);
+        let Serving { gate, .. } = &*self.serving;
+        let passed = gate.pass(ASK_LEASE, Kind::Read, &source, asked);
+        passed.await.map(Response::new)
+    }
+
     /// A client whose call the leader would have answered with less work is told who that is.
     fn names_leader<M: KvCall>(&self, request: &Request<M>) -> Named {
         let is_concerned =
@@ -145,6 +159,13 @@ macro_rules! serve_kv {
             $(async fn $method(&self, request: Request<v1::$request>) -> Answer<v1::$answer> {
                 self.$serve(request).await
             })*
+
+            async fn ask_lease(
+                &self,
+                request: Request<AskLeaseRequest>,
+            ) -> Answer<AskLeaseResponse> {
+                self.ask(request).await
+            }
 
             type PipelineStream = pipeline::Supervised;
 

@@ -3,6 +3,7 @@
 //! - [`writes`]: calls that change something.
 //! - [`range_writes`]: writes that delay all others while they are applied.
 //! - [`reads`]: how fresh a read is, and the reading.
+//! - [`leases`]: questions about leases, for the leader.
 //! - [`catch_up`]: session reads that wait.
 //! - [`header`]: where and when an answer was made.
 //! - [`openers`]: the limit of sessions that one client may open.
@@ -11,6 +12,7 @@
 
 mod catch_up;
 pub(in crate::server) mod header;
+pub(in crate::server) mod leases;
 pub(in crate::server) mod openers;
 pub(in crate::server) mod range_writes;
 pub(in crate::server) mod reads;

@@ -2,7 +2,7 @@
 //!
 //! - [`dialect`]: what differs between protocols. [`native`]: our own.
 //! - [`hub`]: reads history once for all. [`stream`]: the watches of one client, told in order, and
-//!   ended when the client is too slow. [`places`]: how many there may be.
+//!   ended when the client is too slow. [`places`](super::places): how many there may be.
 //!
 //! Memory is bounded for all streams together ([`backlog`]): the pages that are being told, and
 //! what clients have not read yet, wherever it waits; each stream by less than one event more than
@@ -15,7 +15,6 @@ mod backlog;
 pub(in crate::server) mod dialect;
 mod hub;
 mod native;
-mod places;
 mod stream;
 
 use std::net::IpAddr;
@@ -33,9 +32,9 @@ use self::backlog::Backlogs;
 use self::dialect::Dialect;
 use self::hub::Hub;
 use self::native::Native;
-use self::places::{Full, Places};
 use self::stream::StreamTask;
 use super::bodies::CountedBy;
+use super::places::{Full, Places};
 use super::serving;
 use super::serving::header::Headers;
 use crate::config::Limits;

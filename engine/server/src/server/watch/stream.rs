@@ -21,10 +21,10 @@ use tonic::{Status, Streaming};
 use super::backlog::{Backlog, Held};
 use super::dialect::{Asked, Create, Dialect, End, LastWords};
 use super::hub::PageError;
-use super::places::{Connection, Place};
 use super::{LOOK_EVERY, OPEN_BYTES, WatchShared, no_watch};
 use crate::connections::{self, give_way};
 use crate::node::Lifecycle;
+use crate::server::places::{Connection, Place};
 use crate::server::turns::Whose;
 use crate::telemetry::metrics as names;
 

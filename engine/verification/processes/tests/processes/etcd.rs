@@ -7,15 +7,14 @@ use bytes::Bytes;
 use dengine_etcd::etcdserverpb::cluster_client::ClusterClient;
 use dengine_etcd::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use dengine_etcd::etcdserverpb::kv_client::KvClient;
-use dengine_etcd::etcdserverpb::lease_client::LeaseClient;
 use dengine_etcd::etcdserverpb::maintenance_client::MaintenanceClient;
 use dengine_etcd::etcdserverpb::range_request::{SortOrder, SortTarget};
 use dengine_etcd::etcdserverpb::request_op::Request as Operation;
 use dengine_etcd::etcdserverpb::response_op::Response as Done;
 use dengine_etcd::etcdserverpb::{
-    CompactionRequest, Compare, DeleteRangeRequest, HashKvRequest, LeaseGrantRequest,
-    MemberListRequest, MemberPromoteRequest, MoveLeaderRequest, PutRequest, RangeRequest,
-    RangeResponse, RequestOp, StatusRequest, TxnRequest,
+    CompactionRequest, Compare, DeleteRangeRequest, HashKvRequest, MemberListRequest,
+    MemberPromoteRequest, MoveLeaderRequest, PutRequest, RangeRequest, RangeResponse, RequestOp,
+    StatusRequest, TxnRequest,
 };
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
@@ -247,9 +246,6 @@ async fn errors_are_etcds_to_the_letter() {
     let mut kv = kv(&cluster.members[0]).await;
     let status = kv.put(put("k", vec![0; 4 << 20])).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
-    let mut lease = LeaseClient::new(channel(&cluster.members[0]).await);
-    let granted = lease.lease_grant(LeaseGrantRequest::default()).await;
-    assert_eq!(granted.unwrap_err().code(), Code::Unimplemented);
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ mod connections;
 mod damage;
 mod durability;
 mod etcd;
+mod etcd_lease;
 mod etcd_watch;
 mod failover;
 mod health;

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use dengine_protocol::v1::compare_and_swap_request::Expected;
 use dengine_protocol::v1::pipelined_call::Call;
 use dengine_protocol::v1::{
-    BatchRequest, CompactRequest, CompareAndSwapRequest, DeleteRequest, ForwardRequest, GetRequest,
-    GetResponse, Operation, PipelineRequest, PipelinedCall, PutRequest, operation,
+    AskLeaseRequest, BatchRequest, CompactRequest, CompareAndSwapRequest, DeleteRequest,
+    ForwardRequest, GetRequest, GetResponse, Operation, PipelineRequest, PipelinedCall, PutRequest,
+    operation,
 };
 use futures::future::{BoxFuture, try_join_all};
 use tokio::time::{MissedTickBehavior, interval};
@@ -73,6 +74,12 @@ pub(super) const ATTACKERS: &[Attacker] = &[
         does: "megabytes that are no command, passed on as a member does, a hundred at a time",
         on: &["dengine.v1.Kv/Forward"],
         run: forwarded,
+    },
+    Attacker {
+        name: "unknown-leases",
+        does: "questions about leases that nobody was granted, and attempts to keep them alive",
+        on: &["dengine.v1.Kv/AskLease"],
+        run: unknown_leases,
     },
 ];
 
@@ -259,6 +266,21 @@ fn compactions(arena: Arena) -> BoxFuture<'static, ()> {
     crowd(arena, 8, |arena, _| async move {
         let link = Link::open(arena.doors.client).await?;
         hold(&arena, &link, 16, |_| compact_behind(&link)).await
+    })
+}
+
+fn unknown_leases(arena: Arena) -> BoxFuture<'static, ()> {
+    crowd(arena, 8, |arena, _| async move {
+        let link = Link::open(arena.doors.client).await?;
+        let link = &link;
+        hold(&arena, link, 64, |number| async move {
+            let ask = AskLeaseRequest {
+                lease: i64::try_from(number)? - 32,
+                keep_alive: number % 2 == 0,
+            };
+            link.told("/dengine.v1.Kv/AskLease", &ask).await
+        })
+        .await
     })
 }
 

@@ -1,5 +1,5 @@
-//! Places for watches and their streams: so many in all, so many for each connection, and a share
-//! for each address, so that no client takes those of all others.
+//! Places for watches, their streams and those of leases: so many in all, so many for each
+//! connection, and a share for each address, so that no client takes those of all others.
 
 use std::collections::HashMap;
 use std::hash::Hash;
