@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use dengine_kv::watch::{Addressed, Delivery, EventBatch, WatchSet, WatchSpec, Work};
-use dengine_kv::{ReadError, Stamp};
+use dengine_kv::{ChangesQuery, ReadError, Stamp};
 use dengine_protocol::checks::status::request_status;
 use dengine_protocol::checks::watch::Ending;
 use dengine_protocol::v1::CancelCause;
@@ -18,14 +18,15 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::backlog::{Backlog, Held};
+use super::backlog::{Backlog, Bound, Held};
 use super::dialect::{Asked, Create, Dialect, End, LastWords};
 use super::hub::PageError;
+use super::parts::{Parts, Rest, memory_bytes};
 use super::places::{Connection, Place};
 use super::{LOOK_EVERY, OPEN_BYTES, WatchShared, no_watch};
 use crate::connections::{self, give_way};
 use crate::node::Lifecycle;
-use crate::server::turns::Whose;
+use crate::server::turns::{self, Whose};
 use crate::telemetry::metrics as names;
 
 /// Messages that wait for a client to read them.
@@ -41,6 +42,11 @@ pub(super) struct StreamTask<D: Dialect> {
     watches: WatchSet,
     /// One for each of them.
     active: BTreeMap<u64, Active>,
+    /// Those that are not among the watches until another has the whole of a revision, each with
+    /// where it then begins again. Meanwhile the client gets no answers.
+    aside: BTreeMap<u64, (WatchSpec, Revision)>,
+    /// The turn to hold more of a revision than the member's bound has room for.
+    whole_turn: Option<turns::Turn>,
     /// Says that there may be new history.
     changed: watch::Receiver<()>,
     out: mpsc::Sender<(D::Response, Held)>,
@@ -57,8 +63,10 @@ struct Active {
     told_at: Instant,
     /// Whether a large revision is sent in parts, if all of these are to follow each other.
     in_parts: bool,
+    /// The last message was of a revision of which more follows.
+    amid: bool,
     /// The parts so far of a revision whose others are not read yet.
-    parts: Vec<EventBatch>,
+    parts: Parts,
     _place: Place,
     _counted: Counted,
 }
@@ -112,6 +120,8 @@ impl<D: Dialect> StreamTask<D> {
             connection,
             watches: WatchSet::new(OPEN_BYTES),
             active: BTreeMap::new(),
+            aside: BTreeMap::new(),
+            whole_turn: None,
             out,
             backlog,
             progress_wanted: false,
@@ -139,12 +149,15 @@ impl<D: Dialect> StreamTask<D> {
         loop {
             // What it is, is looked at again once there is room: meanwhile nothing of history is
             // held for it.
+            let answers = self.aside.is_empty();
             let wants_room = self.shared.hub.work(&mut self.watches).is_some();
             let turn = tokio::select! {
                 biased;
                 () = stop.cancelled() => Turn::Stop,
                 () = backlog.given_up() => Turn::GivenUp,
-                request = requests.message() => Turn::Requested(request.unwrap_or_default()),
+                request = requests.message(), if answers => {
+                    Turn::Requested(request.unwrap_or_default())
+                }
                 _ = look.tick() => Turn::Look,
                 room = backlog.room(), if wants_room => Turn::Room(room),
                 changed = self.changed.changed(), if !wants_room => match changed {
@@ -173,6 +186,7 @@ impl<D: Dialect> StreamTask<D> {
             Turn::GivenUp => Err(End::InTheWay),
             Turn::Stop => Err(End::Stopping),
         }?;
+        self.take_back();
         self.answer_progress().await
     }
 
@@ -248,7 +262,8 @@ impl<D: Dialect> StreamTask<D> {
             progress_notify: create.progress_notify,
             told_at: Instant::now(),
             in_parts: create.in_parts,
-            parts: Vec::new(),
+            amid: false,
+            parts: Parts::default(),
             _place: place,
             _counted: Counted::up(),
         };
@@ -260,25 +275,49 @@ impl<D: Dialect> StreamTask<D> {
         match work {
             Work::Deliver(page) => {
                 let telling = self.watches.deliver(page);
-                self.tell(telling).await
+                self.tell(telling, Rest::MayWait).await
             }
             Work::ReadPast(at, mark) => match self.shared.hub.past(self.whose, at, mark).await {
                 Ok(page) => {
                     let telling = self.watches.deliver(page);
-                    self.tell(telling).await
+                    self.tell(telling, Rest::MayWait).await
                 }
                 Err(error) => self.cannot_read_past(at, &error).await,
             },
-            Work::ReadAlone(id, query) => {
-                let from = query.from;
-                match self.shared.hub.alone(self.whose, query).await {
-                    Ok(changes) => {
-                        let telling = self.watches.deliver_alone(id, from, changes);
-                        self.tell(telling).await
-                    }
-                    Err(error) => self.end(id, |resume| unread(&error, resume)).await,
-                }
+            // Others wait for the turn that a watch of this stream has.
+            Work::ReadAlone(id, _) if self.whole_turn.is_some() && !self.has_parts(id) => {
+                self.set_aside(id);
+                Ok(())
             }
+            Work::ReadAlone(id, query) => {
+                let read = self.read_alone(id, query).await;
+                self.whole_turn = None;
+                read
+            }
+        }
+    }
+
+    /// Reads for one watch, and for no other until it has got the whole of a revision of which it
+    /// has got a part.
+    async fn read_alone(&mut self, id: u64, mut query: ChangesQuery) -> Result<(), End> {
+        loop {
+            let from = query.from;
+            let changes = match self.shared.hub.alone(self.whose, query.clone()).await {
+                Ok(changes) => changes,
+                Err(error) => return self.end(id, |resume| unread(&error, resume)).await,
+            };
+            query.from = changes.next;
+            let found = !changes.events.is_empty();
+            let telling = self.watches.deliver_alone(id, from, changes);
+            self.tell(telling, Rest::IsNext).await?;
+            // Where a message ends amid a revision, all that was read is told.
+            if !found || !self.active.get(&id).is_some_and(|it| it.amid) {
+                return Ok(());
+            }
+            if self.shared.stop.is_cancelled() {
+                return Err(End::Stopping);
+            }
+            poll_fn(|context| give_way(context)).await;
         }
     }
 
@@ -299,11 +338,11 @@ impl<D: Dialect> StreamTask<D> {
     }
 
     /// Tells watches what a part of history holds for them.
-    async fn tell(&mut self, mut telling: Delivery) -> Result<(), End> {
+    async fn tell(&mut self, mut telling: Delivery, rest: Rest) -> Result<(), End> {
         while let Some(slice) = self.watches.slice(&mut telling) {
             for Addressed { ids, messages } in slice {
                 match messages {
-                    Ok(told) => self.send_told(&ids, told).await?,
+                    Ok(told) => self.send_told(&ids, told, rest).await?,
                     Err(revision) => self.end_too_large(&ids, revision).await?,
                 }
             }
@@ -312,16 +351,19 @@ impl<D: Dialect> StreamTask<D> {
         Ok(())
     }
 
-    async fn send_told(&mut self, ids: &[u64], told: Vec<EventBatch>) -> Result<(), End> {
+    async fn send_told(
+        &mut self,
+        ids: &[u64],
+        told: Vec<EventBatch>,
+        rest: Rest,
+    ) -> Result<(), End> {
         let header = self.shared.headers.now();
         for message in told {
             let reached = message.reached();
-            if D::WHOLE_REVISIONS {
-                for message in self.whole(ids, message) {
-                    self.send(self.dialect.events(ids, header, message)).await?;
-                }
-            } else {
-                self.send(self.dialect.events(ids, header, message)).await?;
+            match ids {
+                [id] if D::WHOLE_REVISIONS => self.send_whole(*id, message, rest).await?,
+                // Watches that share messages take revisions of any size in parts.
+                _ => self.send(self.dialect.events(ids, header, message)).await?,
             }
             for id in ids {
                 self.watches.delivered(*id, reached);
@@ -331,25 +373,118 @@ impl<D: Dialect> StreamTask<D> {
         Ok(())
     }
 
-    /// What is sent now that a part of history is read: nothing while more of its revision follows,
-    /// and then all of that. A client gets nothing else in between.
-    fn whole(&mut self, ids: &[u64], message: EventBatch) -> Vec<EventBatch> {
-        // Watches that share messages take revisions of any size in parts.
-        let [id] = ids else {
-            return vec![message];
-        };
-        let Some(active) = self.active.get_mut(id) else {
-            return Vec::new();
-        };
-        let more_follows = message.fragment;
-        active.parts.push(message);
-        if more_follows {
-            return Vec::new();
+    /// Sends what can be, now that a part of history is read: nothing while more of its revision
+    /// follows, and then all of that. A client gets nothing else in between.
+    async fn send_whole(&mut self, id: u64, part: EventBatch, rest: Rest) -> Result<(), End> {
+        // Who was set aside begins that revision again.
+        if self.aside.contains_key(&id) {
+            return Ok(());
         }
-        let parts = std::mem::take(&mut active.parts);
-        match active.in_parts {
-            true => parts,
-            false => joined(parts).into_iter().collect(),
+        let Some(active) = self.active.get_mut(&id) else {
+            return Ok(());
+        };
+        active.amid = part.fragment;
+        let held_some = !active.parts.is_empty();
+        let whole = match (part.fragment, active.in_parts) {
+            (false, false) => active.parts.joined_with(part),
+            (true, true) if rest == Rest::IsNext => active.parts.followed_by(part),
+            (false, true) => active.parts.followed_by(part),
+            (true, _) => return self.hold(id, part, rest).await,
+        };
+        if held_some {
+            // What waits for the client counts in another way.
+            self.whole_turn = None;
+        }
+        let header = self.shared.headers.now();
+        for message in whole {
+            let message = self.dialect.events(&[id], header, message);
+            self.send(message).await?;
+        }
+        Ok(())
+    }
+
+    /// Holds a part of a revision until the rest is read. Of the watches that get theirs together
+    /// with others only one at a time has any.
+    async fn hold(&mut self, id: u64, part: EventBatch, rest: Rest) -> Result<(), End> {
+        let mut others = self.active.iter().filter(|(other, _)| **other != id);
+        let others_hold = others.any(|(_, it)| !it.parts.is_empty());
+        if others_hold && rest == Rest::MayWait {
+            self.set_aside(id);
+            return Ok(());
+        }
+        let bytes = memory_bytes(&part);
+        let within = match (&self.whole_turn, rest) {
+            (None, Rest::MayWait) => self.backlog.part(bytes, Bound::OfMember),
+            (Some(_), _) | (None, Rest::IsNext) => None,
+        };
+        let held = match within {
+            Some(held) => Some(held),
+            None => {
+                if self.whole_turn.is_none() {
+                    self.whole_turn = Some(self.turn_for_whole().await?);
+                }
+                self.backlog.part(bytes, Bound::OfStream)
+            }
+        };
+        match (held, self.active.get_mut(&id)) {
+            (Some(held), Some(active)) => active.parts.push(part, held),
+            (Some(_), None) => {}
+            (None, _) if others_hold => self.set_aside(id),
+            (None, _) => return Err(End::TooLarge),
+        }
+        Ok(())
+    }
+
+    /// One stream of the member at a time, so that all of them hold little more than their bound.
+    async fn turn_for_whole(&self) -> Result<turns::Turn, End> {
+        let turn = async {
+            loop {
+                // Who waits for clients keeps no turn from others.
+                self.backlog.few_unread().await;
+                let turn = self.shared.whole_turns.take(self.whose).await;
+                if self.backlog.has_few_unread() {
+                    return turn;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.shared.stop.cancelled() => Err(End::Stopping),
+            () = self.backlog.given_up() => Err(End::InTheWay),
+            turn = turn => Ok(turn),
+        }
+    }
+
+    /// Has a watch begin its revision again once no other has parts of one. Its client has got
+    /// nothing of it.
+    fn set_aside(&mut self, id: u64) {
+        let spec = self.watches.spec(id).cloned();
+        let resume = self.watches.remove(id, &mut self.shared.hub.wanted());
+        if let Some(active) = self.active.get_mut(&id) {
+            active.parts = Parts::default();
+            active.amid = false;
+        }
+        if let (Some(spec), Some(resume)) = (spec, resume) {
+            self.aside.insert(id, (spec, resume));
+        }
+    }
+
+    fn has_parts(&self, id: u64) -> bool {
+        let active = self.active.get(&id);
+        active.is_some_and(|it| !it.parts.is_empty())
+    }
+
+    /// Once no watch holds parts of a revision, others may.
+    fn take_back(&mut self) {
+        if self.aside.is_empty() && self.whole_turn.is_none()
+            || self.active.values().any(|it| !it.parts.is_empty())
+        {
+            return;
+        }
+        self.whole_turn = None;
+        let mut wanted = self.shared.hub.wanted();
+        for (id, (spec, first)) in std::mem::take(&mut self.aside) {
+            self.watches.insert(id, spec, first, &mut wanted);
         }
     }
 
@@ -420,7 +555,7 @@ impl<D: Dialect> StreamTask<D> {
 
     /// Once all watches were told everything there is.
     async fn answer_progress(&mut self) -> Result<(), End> {
-        if !self.progress_wanted {
+        if !self.progress_wanted || !self.aside.is_empty() {
             return Ok(());
         }
         let newest = self.shared.hub.revision();
@@ -463,17 +598,6 @@ impl<D: Dialect> Drop for StreamTask<D> {
     fn drop(&mut self) {
         self.watches.clear(&mut self.shared.hub.wanted());
     }
-}
-
-/// The parts of a revision as one.
-fn joined(parts: Vec<EventBatch>) -> Option<EventBatch> {
-    parts.into_iter().reduce(|mut whole, part| {
-        whole.events.extend(part.events);
-        EventBatch {
-            events: whole.events,
-            ..part
-        }
-    })
 }
 
 /// Why a watch ends whose history could not be read.
