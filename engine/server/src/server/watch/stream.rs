@@ -1,6 +1,8 @@
 //! The watches of one client: one task that tells them in order, and the stream that the client
 //! reads.
 
+mod whole;
+
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -18,10 +20,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::backlog::{Backlog, Bound, Held};
+use super::backlog::{Backlog, Held};
 use super::dialect::{Asked, Create, Dialect, End, LastWords};
 use super::hub::PageError;
-use super::parts::{Parts, Rest, memory_bytes};
+use super::parts::{Parts, Rest};
 use super::places::{Connection, Place};
 use super::{LOOK_EVERY, OPEN_BYTES, WatchShared, no_watch};
 use crate::connections::{self, give_way};
@@ -371,121 +373,6 @@ impl<D: Dialect> StreamTask<D> {
         }
         self.told(ids);
         Ok(())
-    }
-
-    /// Sends what can be, now that a part of history is read: nothing while more of its revision
-    /// follows, and then all of that. A client gets nothing else in between.
-    async fn send_whole(&mut self, id: u64, part: EventBatch, rest: Rest) -> Result<(), End> {
-        // Who was set aside begins that revision again.
-        if self.aside.contains_key(&id) {
-            return Ok(());
-        }
-        let Some(active) = self.active.get_mut(&id) else {
-            return Ok(());
-        };
-        active.amid = part.fragment;
-        let held_some = !active.parts.is_empty();
-        let whole = match (part.fragment, active.in_parts) {
-            (false, false) => active.parts.joined_with(part),
-            (true, true) if rest == Rest::IsNext => active.parts.followed_by(part),
-            (false, true) => active.parts.followed_by(part),
-            (true, _) => return self.hold(id, part, rest).await,
-        };
-        if held_some {
-            // What waits for the client counts in another way.
-            self.whole_turn = None;
-        }
-        let header = self.shared.headers.now();
-        for message in whole {
-            let message = self.dialect.events(&[id], header, message);
-            self.send(message).await?;
-        }
-        Ok(())
-    }
-
-    /// Holds a part of a revision until the rest is read. Of the watches that get theirs together
-    /// with others only one at a time has any.
-    async fn hold(&mut self, id: u64, part: EventBatch, rest: Rest) -> Result<(), End> {
-        let mut others = self.active.iter().filter(|(other, _)| **other != id);
-        let others_hold = others.any(|(_, it)| !it.parts.is_empty());
-        if others_hold && rest == Rest::MayWait {
-            self.set_aside(id);
-            return Ok(());
-        }
-        let bytes = memory_bytes(&part);
-        let within = match (&self.whole_turn, rest) {
-            (None, Rest::MayWait) => self.backlog.part(bytes, Bound::OfMember),
-            (Some(_), _) | (None, Rest::IsNext) => None,
-        };
-        let held = match within {
-            Some(held) => Some(held),
-            None => {
-                if self.whole_turn.is_none() {
-                    self.whole_turn = Some(self.turn_for_whole().await?);
-                }
-                self.backlog.part(bytes, Bound::OfStream)
-            }
-        };
-        match (held, self.active.get_mut(&id)) {
-            (Some(held), Some(active)) => active.parts.push(part, held),
-            (Some(_), None) => {}
-            (None, _) if others_hold => self.set_aside(id),
-            (None, _) => return Err(End::TooLarge),
-        }
-        Ok(())
-    }
-
-    /// One stream of the member at a time, so that all of them hold little more than their bound.
-    async fn turn_for_whole(&self) -> Result<turns::Turn, End> {
-        let turn = async {
-            loop {
-                // Who waits for clients keeps no turn from others.
-                self.backlog.few_unread().await;
-                let turn = self.shared.whole_turns.take(self.whose).await;
-                if self.backlog.has_few_unread() {
-                    return turn;
-                }
-            }
-        };
-        tokio::select! {
-            biased;
-            () = self.shared.stop.cancelled() => Err(End::Stopping),
-            () = self.backlog.given_up() => Err(End::InTheWay),
-            turn = turn => Ok(turn),
-        }
-    }
-
-    /// Has a watch begin its revision again once no other has parts of one. Its client has got
-    /// nothing of it.
-    fn set_aside(&mut self, id: u64) {
-        let spec = self.watches.spec(id).cloned();
-        let resume = self.watches.remove(id, &mut self.shared.hub.wanted());
-        if let Some(active) = self.active.get_mut(&id) {
-            active.parts = Parts::default();
-            active.amid = false;
-        }
-        if let (Some(spec), Some(resume)) = (spec, resume) {
-            self.aside.insert(id, (spec, resume));
-        }
-    }
-
-    fn has_parts(&self, id: u64) -> bool {
-        let active = self.active.get(&id);
-        active.is_some_and(|it| !it.parts.is_empty())
-    }
-
-    /// Once no watch holds parts of a revision, others may.
-    fn take_back(&mut self) {
-        if self.aside.is_empty() && self.whole_turn.is_none()
-            || self.active.values().any(|it| !it.parts.is_empty())
-        {
-            return;
-        }
-        self.whole_turn = None;
-        let mut wanted = self.shared.hub.wanted();
-        for (id, (spec, first)) in std::mem::take(&mut self.aside) {
-            self.watches.insert(id, spec, first, &mut wanted);
-        }
     }
 
     /// They need no progress for a while.
