@@ -154,6 +154,9 @@ impl Dialect for Etcd {
             End::TooSlow(_) | End::InTheWay => {
                 Status::unavailable("etcdserver: the client does not read its watches")
             }
+            End::TooLarge => Status::unavailable(
+                "etcdserver: a revision is too large to be sent whole; watch with `fragment`",
+            ),
             End::Stopping => EtcdError::Stopped.into(),
             End::NoLeader => EtcdError::NoLeader.into(),
         })]
@@ -250,6 +253,7 @@ mod tests {
         let ends = [
             End::TooSlow(Duration::ZERO),
             End::InTheWay,
+            End::TooLarge,
             End::Stopping,
             End::NoLeader,
         ];

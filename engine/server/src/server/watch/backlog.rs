@@ -6,6 +6,10 @@
 //! those of which nothing was read for longest are given up, each with the revision to begin again
 //! at; and if what they were sent is still not read, their connections are closed, for nothing
 //! short of that gives it back.
+//!
+//! Parts of revisions that are sent whole count from when they are read. A stream that has some
+//! goes on without waiting, for they are given back only once the rest is read; who would have too
+//! many of them ends.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -24,6 +28,9 @@ use crate::server::bodies::CountsParts;
 /// What a stream holds at most while it tells a page: the page, and the messages that are made of a
 /// part of it.
 const WORK_BYTES: usize = 2 << 20;
+/// What a stream holds at most of revisions that are sent whole and whose rest is not read: twice
+/// what a watch gets of the most keys, all tiny, that one write deletes.
+pub(super) const WHOLE_BYTES_MAX: usize = 64 << 20;
 /// How often it is looked for whom others wait.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Others wait so long for a client that reads nothing.
@@ -52,6 +59,8 @@ struct Of {
     given_up: CancellationToken,
     /// What waits for the client.
     unread_bytes: usize,
+    /// Parts of revisions whose rest is not read yet.
+    parts_bytes: usize,
     /// When the client last read something, or had read all.
     read_at: Instant,
 }
@@ -78,7 +87,27 @@ pub(super) struct Backlog {
 pub(super) struct Held {
     backlog: Arc<Backlog>,
     bytes: usize,
-    unread: bool,
+    kind: HeldFor,
+}
+
+/// What it is held for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HeldFor {
+    /// To tell a page.
+    Work,
+    /// The client, which has not read it.
+    Client,
+    /// The rest of its revision.
+    Rest,
+}
+
+/// Whether a part of a revision may exceed the member's bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// It may: only one stream at a time does so.
+    OfStream,
+    /// It may not.
+    OfMember,
 }
 
 impl Backlogs {
@@ -101,6 +130,7 @@ impl Backlogs {
             connection: Arc::clone(connection),
             given_up: given_up.clone(),
             unread_bytes: 0,
+            parts_bytes: 0,
             read_at: Instant::now(),
         };
         state.streams.insert(number, of);
@@ -208,46 +238,90 @@ impl Backlog {
         let bytes_max = self.all.bytes_max;
         let mut state = self.all.state();
         let taken = state.bytes;
-        let unread = state
-            .streams
-            .get(&self.number)
-            .map_or(0, |it| it.unread_bytes);
+        let of = state.streams.get(&self.number);
+        let (unread, parts) = of.map_or((0, 0), |it| (it.unread_bytes, it.parts_bytes));
         let share = match unread {
             0 => Share::THREE_QUARTERS,
             _ => Share::HALF,
         };
         let own = state.by_address.entry(self.address).or_default();
-        if share.more(bytes_max, taken, own.bytes) < WORK_BYTES.min(bytes_max / 8) {
+        let more = share.more(bytes_max, taken, own.bytes);
+        if parts == 0 && more < WORK_BYTES.min(bytes_max / 8) {
             own.wants = true;
             return Err(Arc::clone(&own.room));
         }
         // If there is more room, the next one may have it.
         own.room.notify_one();
         drop(state);
-        Ok(self.hold(WORK_BYTES, false))
+        Ok(self.hold(WORK_BYTES, HeldFor::Work))
     }
 
     /// Notes a message that waits for the client to read it.
     pub(super) fn unread(self: &Arc<Self>, bytes: usize) -> Held {
-        self.hold(bytes, true)
+        self.hold(bytes, HeldFor::Client)
     }
 
-    fn hold(self: &Arc<Self>, bytes: usize, unread: bool) -> Held {
+    /// Notes a part of a revision whose rest is not read yet; `None` if that is too much for the
+    /// stream, or for the member.
+    pub(super) fn part(self: &Arc<Self>, bytes: usize, bound: Bound) -> Option<Held> {
+        let fits = {
+            let state = self.all.state();
+            let of = state.streams.get(&self.number);
+            let of_stream = of.map_or(0, |it| it.parts_bytes);
+            let of_address = state.by_address.get(&self.address).map_or(0, |it| it.bytes);
+            let more = Share::THREE_QUARTERS.more(self.all.bytes_max, state.bytes, of_address);
+            of_stream + bytes <= WHOLE_BYTES_MAX && (bound == Bound::OfStream || bytes <= more)
+        };
+        fits.then(|| self.hold(bytes, HeldFor::Rest))
+    }
+
+    /// Once clients have read enough for a revision to be held whole for this one. Only what is
+    /// unread counts: all else may wait for the caller.
+    pub(super) async fn few_unread(&self) {
+        while !self.has_few_unread() {
+            sleep(LOOK_EVERY / 8).await;
+        }
+    }
+
+    /// Whether that is so now.
+    pub(super) fn has_few_unread(&self) -> bool {
+        let mut state = self.all.state();
+        let (mut all, mut own) = (0, 0);
+        for it in state.streams.values() {
+            all += it.unread_bytes;
+            if it.connection.source().address() == self.address {
+                own += it.unread_bytes;
+            }
+        }
+        let few = Share::HALF.more(self.all.bytes_max, all, own) > 0;
+        if !few && let Some(address) = state.by_address.get_mut(&self.address) {
+            address.wants = true;
+        }
+        few
+    }
+
+    fn hold(self: &Arc<Self>, bytes: usize, kind: HeldFor) -> Held {
         let mut state = self.all.state();
         state.bytes += bytes;
         if let Some(address) = state.by_address.get_mut(&self.address) {
             address.bytes += bytes;
         }
-        if unread && let Some(of) = state.streams.get_mut(&self.number) {
-            if of.unread_bytes == 0 {
-                of.read_at = Instant::now();
+        if let Some(of) = state.streams.get_mut(&self.number) {
+            match kind {
+                HeldFor::Work => {}
+                HeldFor::Client => {
+                    if of.unread_bytes == 0 {
+                        of.read_at = Instant::now();
+                    }
+                    of.unread_bytes += bytes;
+                }
+                HeldFor::Rest => of.parts_bytes += bytes,
             }
-            of.unread_bytes += bytes;
         }
         Held {
             backlog: Arc::clone(self),
             bytes,
-            unread,
+            kind,
         }
     }
 
@@ -290,11 +364,15 @@ impl Drop for Held {
         } = &*self.backlog;
         let mut state = all.state();
         state.bytes -= self.bytes;
-        if self.unread
-            && let Some(of) = state.streams.get_mut(number)
-        {
-            of.unread_bytes -= self.bytes;
-            of.read_at = Instant::now();
+        if let Some(of) = state.streams.get_mut(number) {
+            match self.kind {
+                HeldFor::Work => {}
+                HeldFor::Client => {
+                    of.unread_bytes -= self.bytes;
+                    of.read_at = Instant::now();
+                }
+                HeldFor::Rest => of.parts_bytes -= self.bytes,
+            }
         }
         if let Some(address) = state.by_address.get_mut(address) {
             address.bytes -= self.bytes;
@@ -360,6 +438,38 @@ mod tests {
         assert!(now(&quick).is_some());
         drop(unread);
         assert!(now(&slow).is_some());
+    }
+
+    /// They were counted only once the last was read: a thousand watches had one revision each.
+    #[test]
+    fn parts_of_revisions_count_when_they_are_read() {
+        let backlogs = Backlogs::new(MAX);
+        let [own, other] = [(); 2].map(|()| backlogs.begin(&connection(1)));
+        let part = || own.part(WORK_BYTES, Bound::OfMember);
+        let parts: Vec<_> = std::iter::from_fn(part).collect();
+        assert_eq!(parts.len(), 12);
+        assert_eq!(backlogs.held_by([10, 0, 0, 1].into()), 12 * WORK_BYTES);
+        assert!(now(&other).is_none());
+        assert!(now(&own).is_some(), "only it can give them back");
+        drop(parts);
+        assert!(now(&other).is_some());
+        assert_eq!(backlogs.0.state().bytes, 0);
+    }
+
+    /// A revision that is larger than what all of them may have has to reach its watch too.
+    #[test]
+    fn one_revision_may_be_larger_than_what_all_may_have() {
+        let backlogs = Backlogs::new(MAX);
+        let own = backlogs.begin(&connection(1));
+        let part = || own.part(WORK_BYTES, Bound::OfStream);
+        let parts: Vec<_> = std::iter::from_fn(part).collect();
+        assert_eq!(parts.len(), WHOLE_BYTES_MAX / WORK_BYTES);
+        drop(parts);
+        assert!(own.has_few_unread());
+        let unread = own.unread(MAX / 2);
+        assert!(!own.has_few_unread(), "that one after the other adds up");
+        drop(unread);
+        assert!(own.has_few_unread());
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ pub(in crate::server) trait Dialect: Send + Sync + Sized + 'static {
     type Response: Send + 'static;
 
     /// Whether the parts of a large revision follow each other, or are one message if the watch
-    /// wants no parts. Its parts are then held until all of them are read.
+    /// wants no parts. Its parts are then held until all of them are read, within bounds.
     const WHOLE_REVISIONS: bool;
 
     /// What a client asks for; `None` if that is not known here.
@@ -98,6 +98,8 @@ pub(in crate::server) enum End {
     TooSlow(Duration),
     /// The same, and others wait for what it holds.
     InTheWay,
+    /// A revision of which a watch gets all at once is larger than what is held for it.
+    TooLarge,
     /// The member is shutting down.
     Stopping,
     /// The member has had no contact with a leader for a while.

@@ -2,19 +2,21 @@
 //!
 //! - [`dialect`]: what differs between protocols. [`native`]: our own.
 //! - [`hub`]: reads history once for all. [`stream`]: the watches of one client, told in order, and
-//!   ended when the client is too slow. [`places`](super::places): how many there may be.
+//!   ended when the client is too slow. [`parts`]: what waits for the rest of its revision.
+//!   [`places`](super::places): how many there may be.
 //!
 //! Memory is bounded for all streams together ([`backlog`]): the pages that are being told, and
 //! what clients have not read yet, wherever it waits; each stream by less than one event more than
-//! its bound. Besides, each holds the beginnings of revisions whose rest is not read
-//! ([`OPEN_BYTES`]), and the hub a ring and a few pages of the past. What a watch is told and how
-//! it is cut is decided in `dengine_kv::watch`; what it looks like as messages, in
-//! `dengine_protocol::checks::watch`.
+//! its bound, and one stream at a time by the parts of a revision that is sent whole. Besides, each
+//! holds the beginnings of revisions whose rest is not read ([`OPEN_BYTES`]), and the hub a ring
+//! and a few pages of the past. What a watch is told and how it is cut is decided in
+//! `dengine_kv::watch`; what it looks like as messages, in `dengine_protocol::checks::watch`.
 
 mod backlog;
 pub(in crate::server) mod dialect;
 mod hub;
 mod native;
+mod parts;
 mod stream;
 
 use std::net::IpAddr;
@@ -37,7 +39,9 @@ use super::bodies::CountedBy;
 use super::places::{Full, Places};
 use super::serving;
 use super::serving::header::Headers;
+use super::turns::Turns;
 use crate::config::Limits;
+use crate::connections::Share;
 use crate::memory::{self, Use};
 use crate::node::Node;
 
@@ -66,6 +70,8 @@ pub(super) struct WatchShared {
     streams: Places,
     watches: Places,
     backlogs: Backlogs,
+    /// Who may hold more of a revision that is sent whole than there is room for.
+    whole_turns: Turns,
     stop: CancellationToken,
 }
 
@@ -89,6 +95,7 @@ impl WatchService {
         tokio::spawn(backlogs.clone().watch_over(stop.clone()));
         let shared = WatchShared {
             backlogs,
+            whole_turns: Turns::new(1, Share::HALF),
             hub: Hub::start(node.clone(), stop.clone()),
             headers: Headers::new(&node),
             streams: Places::new(

@@ -132,6 +132,7 @@ fn ending(end: &End) -> Option<(CancelCause, String, Status)> {
              share of your address; resume at the given revision"
                 .to_owned(),
         ),
+        End::TooLarge => unavailable("a revision is larger than what this member holds of it"),
         End::Stopping => unavailable("this member is shutting down"),
         End::NoLeader => unavailable("this member has had no contact with a leader for a while"),
     })

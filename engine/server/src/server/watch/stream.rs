@@ -1,12 +1,14 @@
 //! The watches of one client: one task that tells them in order, and the stream that the client
 //! reads.
 
+mod whole;
+
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 
 use dengine_kv::watch::{Addressed, Delivery, EventBatch, WatchSet, WatchSpec, Work};
-use dengine_kv::{ReadError, Stamp};
+use dengine_kv::{ChangesQuery, ReadError, Stamp};
 use dengine_protocol::checks::status::request_status;
 use dengine_protocol::checks::watch::Ending;
 use dengine_protocol::v1::CancelCause;
@@ -21,11 +23,12 @@ use tonic::{Status, Streaming};
 use super::backlog::{Backlog, Held};
 use super::dialect::{Asked, Create, Dialect, End, LastWords};
 use super::hub::PageError;
+use super::parts::{Parts, Rest};
 use super::{LOOK_EVERY, OPEN_BYTES, WatchShared, no_watch};
 use crate::connections::{self, give_way};
 use crate::node::Lifecycle;
 use crate::server::places::{Connection, Place};
-use crate::server::turns::Whose;
+use crate::server::turns::{self, Whose};
 use crate::telemetry::metrics as names;
 
 /// Messages that wait for a client to read them.
@@ -41,6 +44,11 @@ pub(super) struct StreamTask<D: Dialect> {
     watches: WatchSet,
     /// One for each of them.
     active: BTreeMap<u64, Active>,
+    /// Those that are not among the watches until another has the whole of a revision, each with
+    /// where it then begins again. Meanwhile the client gets no answers.
+    aside: BTreeMap<u64, (WatchSpec, Revision)>,
+    /// The turn to hold more of a revision than the member's bound has room for.
+    whole_turn: Option<turns::Turn>,
     /// Says that there may be new history.
     changed: watch::Receiver<()>,
     out: mpsc::Sender<(D::Response, Held)>,
@@ -57,8 +65,10 @@ struct Active {
     told_at: Instant,
     /// Whether a large revision is sent in parts, if all of these are to follow each other.
     in_parts: bool,
+    /// The last message was of a revision of which more follows.
+    amid: bool,
     /// The parts so far of a revision whose others are not read yet.
-    parts: Vec<EventBatch>,
+    parts: Parts,
     _place: Place,
     _counted: Counted,
 }
@@ -112,6 +122,8 @@ impl<D: Dialect> StreamTask<D> {
             connection,
             watches: WatchSet::new(OPEN_BYTES),
             active: BTreeMap::new(),
+            aside: BTreeMap::new(),
+            whole_turn: None,
             out,
             backlog,
             progress_wanted: false,
@@ -139,12 +151,15 @@ impl<D: Dialect> StreamTask<D> {
         loop {
             // What it is, is looked at again once there is room: meanwhile nothing of history is
             // held for it.
+            let answers = self.aside.is_empty();
             let wants_room = self.shared.hub.work(&mut self.watches).is_some();
             let turn = tokio::select! {
                 biased;
                 () = stop.cancelled() => Turn::Stop,
                 () = backlog.given_up() => Turn::GivenUp,
-                request = requests.message() => Turn::Requested(request.unwrap_or_default()),
+                request = requests.message(), if answers => {
+                    Turn::Requested(request.unwrap_or_default())
+                }
                 _ = look.tick() => Turn::Look,
                 room = backlog.room(), if wants_room => Turn::Room(room),
                 changed = self.changed.changed(), if !wants_room => match changed {
@@ -173,6 +188,7 @@ impl<D: Dialect> StreamTask<D> {
             Turn::GivenUp => Err(End::InTheWay),
             Turn::Stop => Err(End::Stopping),
         }?;
+        self.take_back();
         self.answer_progress().await
     }
 
@@ -248,7 +264,8 @@ impl<D: Dialect> StreamTask<D> {
             progress_notify: create.progress_notify,
             told_at: Instant::now(),
             in_parts: create.in_parts,
-            parts: Vec::new(),
+            amid: false,
+            parts: Parts::default(),
             _place: place,
             _counted: Counted::up(),
         };
@@ -260,25 +277,49 @@ impl<D: Dialect> StreamTask<D> {
         match work {
             Work::Deliver(page) => {
                 let telling = self.watches.deliver(page);
-                self.tell(telling).await
+                self.tell(telling, Rest::MayWait).await
             }
             Work::ReadPast(at, mark) => match self.shared.hub.past(self.whose, at, mark).await {
                 Ok(page) => {
                     let telling = self.watches.deliver(page);
-                    self.tell(telling).await
+                    self.tell(telling, Rest::MayWait).await
                 }
                 Err(error) => self.cannot_read_past(at, &error).await,
             },
-            Work::ReadAlone(id, query) => {
-                let from = query.from;
-                match self.shared.hub.alone(self.whose, query).await {
-                    Ok(changes) => {
-                        let telling = self.watches.deliver_alone(id, from, changes);
-                        self.tell(telling).await
-                    }
-                    Err(error) => self.end(id, |resume| unread(&error, resume)).await,
-                }
+            // Others wait for the turn that a watch of this stream has.
+            Work::ReadAlone(id, _) if self.whole_turn.is_some() && !self.has_parts(id) => {
+                self.set_aside(id);
+                Ok(())
             }
+            Work::ReadAlone(id, query) => {
+                let read = self.read_alone(id, query).await;
+                self.whole_turn = None;
+                read
+            }
+        }
+    }
+
+    /// Reads for one watch, and for no other until it has got the whole of a revision of which it
+    /// has got a part.
+    async fn read_alone(&mut self, id: u64, mut query: ChangesQuery) -> Result<(), End> {
+        loop {
+            let from = query.from;
+            let changes = match self.shared.hub.alone(self.whose, query.clone()).await {
+                Ok(changes) => changes,
+                Err(error) => return self.end(id, |resume| unread(&error, resume)).await,
+            };
+            query.from = changes.next;
+            let found = !changes.events.is_empty();
+            let telling = self.watches.deliver_alone(id, from, changes);
+            self.tell(telling, Rest::IsNext).await?;
+            // Where a message ends amid a revision, all that was read is told.
+            if !found || !self.active.get(&id).is_some_and(|it| it.amid) {
+                return Ok(());
+            }
+            if self.shared.stop.is_cancelled() {
+                return Err(End::Stopping);
+            }
+            poll_fn(|context| give_way(context)).await;
         }
     }
 
@@ -299,11 +340,11 @@ impl<D: Dialect> StreamTask<D> {
     }
 
     /// Tells watches what a part of history holds for them.
-    async fn tell(&mut self, mut telling: Delivery) -> Result<(), End> {
+    async fn tell(&mut self, mut telling: Delivery, rest: Rest) -> Result<(), End> {
         while let Some(slice) = self.watches.slice(&mut telling) {
             for Addressed { ids, messages } in slice {
                 match messages {
-                    Ok(told) => self.send_told(&ids, told).await?,
+                    Ok(told) => self.send_told(&ids, told, rest).await?,
                     Err(revision) => self.end_too_large(&ids, revision).await?,
                 }
             }
@@ -312,16 +353,19 @@ impl<D: Dialect> StreamTask<D> {
         Ok(())
     }
 
-    async fn send_told(&mut self, ids: &[u64], told: Vec<EventBatch>) -> Result<(), End> {
+    async fn send_told(
+        &mut self,
+        ids: &[u64],
+        told: Vec<EventBatch>,
+        rest: Rest,
+    ) -> Result<(), End> {
         let header = self.shared.headers.now();
         for message in told {
             let reached = message.reached();
-            if D::WHOLE_REVISIONS {
-                for message in self.whole(ids, message) {
-                    self.send(self.dialect.events(ids, header, message)).await?;
-                }
-            } else {
-                self.send(self.dialect.events(ids, header, message)).await?;
+            match ids {
+                [id] if D::WHOLE_REVISIONS => self.send_whole(*id, message, rest).await?,
+                // Watches that share messages take revisions of any size in parts.
+                _ => self.send(self.dialect.events(ids, header, message)).await?,
             }
             for id in ids {
                 self.watches.delivered(*id, reached);
@@ -329,28 +373,6 @@ impl<D: Dialect> StreamTask<D> {
         }
         self.told(ids);
         Ok(())
-    }
-
-    /// What is sent now that a part of history is read: nothing while more of its revision follows,
-    /// and then all of that. A client gets nothing else in between.
-    fn whole(&mut self, ids: &[u64], message: EventBatch) -> Vec<EventBatch> {
-        // Watches that share messages take revisions of any size in parts.
-        let [id] = ids else {
-            return vec![message];
-        };
-        let Some(active) = self.active.get_mut(id) else {
-            return Vec::new();
-        };
-        let more_follows = message.fragment;
-        active.parts.push(message);
-        if more_follows {
-            return Vec::new();
-        }
-        let parts = std::mem::take(&mut active.parts);
-        match active.in_parts {
-            true => parts,
-            false => joined(parts).into_iter().collect(),
-        }
     }
 
     /// They need no progress for a while.
@@ -420,7 +442,7 @@ impl<D: Dialect> StreamTask<D> {
 
     /// Once all watches were told everything there is.
     async fn answer_progress(&mut self) -> Result<(), End> {
-        if !self.progress_wanted {
+        if !self.progress_wanted || !self.aside.is_empty() {
             return Ok(());
         }
         let newest = self.shared.hub.revision();
@@ -463,17 +485,6 @@ impl<D: Dialect> Drop for StreamTask<D> {
     fn drop(&mut self) {
         self.watches.clear(&mut self.shared.hub.wanted());
     }
-}
-
-/// The parts of a revision as one.
-fn joined(parts: Vec<EventBatch>) -> Option<EventBatch> {
-    parts.into_iter().reduce(|mut whole, part| {
-        whole.events.extend(part.events);
-        EventBatch {
-            events: whole.events,
-            ..part
-        }
-    })
 }
 
 /// Why a watch ends whose history could not be read.
