@@ -5,11 +5,12 @@
 //! - [`reads`]: how fresh a read is, and the reading.
 //! - [`catch_up`]: session reads that wait.
 //! - [`header`]: where and when an answer was made.
-//! - [`openers`]: the limit of sessions that one client may open.
+//! - [`openers`], [`grants`]: the limits of sessions and leases that one client may have.
 //!
 //! The protocols are [`kv`](super::kv) and [`etcd`](super::etcd).
 
 mod catch_up;
+mod grants;
 pub(in crate::server) mod header;
 pub(in crate::server) mod openers;
 pub(in crate::server) mod range_writes;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response};
 
 use self::catch_up::SessionReads;
+use self::grants::Grants;
 use self::header::Headers;
 use self::openers::Openers;
 use super::aside::Aside;
@@ -69,6 +71,7 @@ pub(in crate::server) struct Serving {
     pub(in crate::server) aside: Aside,
     session_reads: Arc<SessionReads>,
     openers: Openers,
+    grants: Grants,
     /// Of writes that visit ranges.
     range_writes: Turns,
     pub(in crate::server) headers: Headers,
@@ -107,6 +110,7 @@ impl Serving {
             answers: AnswerBudget::new(answer_bytes, largest),
             aside,
             openers,
+            grants: Grants::default(),
             range_writes: Turns::new(RANGE_WRITES_MAX, Share::HALF),
             tracer,
             stop,
