@@ -172,12 +172,21 @@ pub fn etcd(version: EtcdVersion) -> Result<PathBuf> {
     }
 }
 
-/// The program of the module that is named after it.
+/// Builds only etcd's command line, for a Kubernetes that is not ours.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn etcdctl() -> Result<PathBuf> {
+    one("etcdctl")
+}
+
+/// A program of a module.
 fn one(name: &str) -> Result<PathBuf> {
+    let has = |module: &&Module| module.programs.iter().any(|(program, _)| *program == name);
     let module = MODULES
         .iter()
-        .find(|module| module.name == name)
-        .context("only names of MODULES are asked for")?;
+        .find(has)
+        .context("only programs of MODULES are asked for")?;
     Ok(module.ensure(&programs_folder()?)?.join(name))
 }
 

@@ -5,7 +5,8 @@
 //!   that nobody knows, the same field sent twice, other messages of the stream. So a message has a
 //!   buffer of its own, of about its size.
 //! - An empty element of a list is two bytes on the wire and hundreds in memory. So lists that may
-//!   be long are counted first.
+//!   be long are counted first. What a member passes on as bytes of the log is counted
+//!   where it is decoded (`checks/forward.rs`).
 
 use std::any::TypeId;
 use std::marker::PhantomData;
@@ -182,32 +183,19 @@ impl Lists {
 
 impl Elements {
     /// How many of them a list has; `None` if the message is malformed.
-    fn count(self, mut message: &[u8], path: Path) -> Option<usize> {
+    fn count(self, message: &[u8], path: Path) -> Option<usize> {
         let Some((field, rest)) = path.split_first() else {
             return Some(self.count_in(message));
         };
         let mut found = 0;
-        while !message.is_empty() {
-            let key = varint(&mut message)?;
-            let is_meant = key >> 3 == *field;
-            let length = match key & 7 {
-                0 => {
-                    varint(&mut message)?;
-                    found += usize::from(is_meant && self == Self::Numbers);
-                    0
-                }
-                1 => 8,
-                2 => varint(&mut message)?,
-                5 => 4,
-                // Groups, which no message has.
-                _ => return None,
-            };
-            let (value, behind) = message.split_at_checked(length)?;
-            if is_meant && key & 7 == 2 {
-                found += self.count(value, rest)?;
+        for_each_field(message, |number, value| {
+            match value {
+                _ if number != *field => {}
+                Value::Number => found += usize::from(self == Self::Numbers),
+                Value::Bytes(bytes) => found += self.count(bytes, rest)?,
             }
-            message = behind;
-        }
+            Some(())
+        })?;
         Some(found)
     }
 
@@ -219,6 +207,43 @@ impl Elements {
             Self::Numbers => value.iter().filter(|byte| **byte < 0x80).count(),
         }
     }
+}
+
+/// What a field has, as far as it matters here.
+pub(crate) enum Value<'a> {
+    /// A number that takes as many bytes as it needs.
+    Number,
+    /// A message, bytes, or numbers one after the other.
+    Bytes(&'a [u8]),
+}
+
+/// Calls `visit` with the number and value of each field, but for numbers of fixed length; `None`
+/// if that returned it, or if the message is malformed.
+pub(crate) fn for_each_field<'a>(
+    mut message: &'a [u8],
+    mut visit: impl FnMut(usize, Value<'a>) -> Option<()>,
+) -> Option<()> {
+    while !message.is_empty() {
+        let key = varint(&mut message)?;
+        let length = match key & 7 {
+            0 => {
+                varint(&mut message)?;
+                visit(key >> 3, Value::Number)?;
+                continue;
+            }
+            1 => 8,
+            2 => varint(&mut message)?,
+            5 => 4,
+            // Groups, which no message has.
+            _ => return None,
+        };
+        let (value, behind) = message.split_at_checked(length)?;
+        if key & 7 == 2 {
+            visit(key >> 3, Value::Bytes(value))?;
+        }
+        message = behind;
+    }
+    Some(())
 }
 
 fn varint(bytes: &mut &[u8]) -> Option<usize> {

@@ -4,15 +4,20 @@
 use bytes::Bytes;
 use dengine_kv::outcome::{decode_kept, encode_whole};
 use dengine_kv::{
-    Batch, BatchOperation, Command, CommandVersion, KeyRange, Outcome, Refusal, Request,
+    BATCH_DEPTH_MAX, Batch, BatchOperation, Command, CommandVersion, CompareTarget, Expected,
+    KeyRange, Outcome, Refusal, Request,
 };
 use tonic::Status;
 
 use crate::checks::header::Header;
 use crate::checks::limits::RequestLimits;
 use crate::checks::writes::Mutation;
+use crate::codec::{Value, for_each_field};
 use crate::v1::{ForwardRequest, ForwardResponse, ResponseHeader};
 
+/// Most comparisons and operations of a batch and of those within it together, as many as a client
+/// of etcd may send.
+const ELEMENTS_MAX: usize = 16 << 10;
 /// The longest time to live that a client of etcd may ask for, in milliseconds.
 const LEASE_TTL_MS_MAX: u64 = 9_000_000_000_000;
 
@@ -35,7 +40,16 @@ pub fn outcome(answer: ForwardResponse) -> Result<Outcome, Status> {
 
 impl Mutation for ForwardRequest {
     fn command(&self, limits: &RequestLimits) -> Result<Command, Status> {
+        let elements = counted(&self.command)?;
         let command = decoded(&self.command)?;
+        let most = limits.max_batch_bytes(elements);
+        if matches!(command, Command::Batch(_)) && self.command.len() > most {
+            return Err(Status::invalid_argument(format!(
+                "the batch has {} bytes in the log; with {elements} operations and comparisons \
+                 this member takes at most {most} (--max-batch-request-bytes)",
+                self.command.len()
+            )));
+        }
         check(&command, limits)?;
         Ok(command)
     }
@@ -83,6 +97,73 @@ impl Mutation for ForwardRequest {
     }
 }
 
+/// How many comparisons and operations the command has. An empty one is two bytes here, and hundreds
+/// once it is decoded.
+fn counted(command: &[u8]) -> Result<usize, Status> {
+    let (_version, command) = command.split_first().unwrap_or_default();
+    match command_elements(command) {
+        Some(elements) if elements <= ELEMENTS_MAX => Ok(elements),
+        Some(elements) => Err(Status::invalid_argument(format!(
+            "the command has {elements} operations and comparisons; it has at most {ELEMENTS_MAX}"
+        ))),
+        None => Err(Status::invalid_argument(
+            "the command is malformed, or its batches are nested too deep",
+        )),
+    }
+}
+
+/// How many comparisons, operations and other elements of lists an encoded command of the log has,
+/// behind its version, at all levels of its batches together; `None` if it is malformed, or its
+/// batches are nested deeper than any may be. `docs/formats.md` has the numbers of the fields.
+fn command_elements(command: &[u8]) -> Option<usize> {
+    let mut found = 0;
+    for_each_field(command, |number, value| {
+        let Value::Bytes(value) = value else {
+            return Some(());
+        };
+        found += match number {
+            5 => batch_elements(value, BATCH_DEPTH_MAX)?,
+            // Keys that expire, and leases that are checkpointed.
+            11 | 15 => list_elements(value)?,
+            _ => 0,
+        };
+        Some(())
+    })?;
+    Some(found)
+}
+
+/// Those of a command that is nothing but a list.
+fn list_elements(list: &[u8]) -> Option<usize> {
+    let mut found = 0;
+    for_each_field(list, |number, value| {
+        found += usize::from(matches!((number, value), (1, Value::Bytes(_))));
+        Some(())
+    })?;
+    Some(found)
+}
+
+/// Those of a batch and of the batches in it, of which so many may be within each other.
+fn batch_elements(batch: &[u8], depth: usize) -> Option<usize> {
+    let depth = depth.checked_sub(1)?;
+    let mut found = 0;
+    for_each_field(batch, |number, value| {
+        let Value::Bytes(element) = value else {
+            return Some(());
+        };
+        found += usize::from((1..=3).contains(&number));
+        if !(2..=3).contains(&number) {
+            return Some(());
+        }
+        for_each_field(element, |number, value| {
+            if let (5, Value::Bytes(inner)) = (number, value) {
+                found += batch_elements(inner, depth)?;
+            }
+            Some(())
+        })
+    })?;
+    Some(found)
+}
+
 fn decoded(command: &Bytes) -> Result<Command, Status> {
     let logged = Request::decode(command.clone())
         .map_err(|newer| Status::unavailable(newer.to_string()))?
@@ -106,8 +187,20 @@ fn decoded(command: &Bytes) -> Result<Command, Status> {
 /// That any client could have asked for it.
 fn check(command: &Command, limits: &RequestLimits) -> Result<(), Status> {
     match command {
-        Command::Put { key, value, .. } | Command::CompareAndSwap { key, value, .. } => {
+        Command::Put { key, value, .. } => {
             limits.check_key(key)?;
+            limits.check_value(value)
+        }
+        Command::CompareAndSwap {
+            key,
+            expected,
+            value,
+            ..
+        } => {
+            limits.check_key(key)?;
+            if let Expected::Value(expected) = expected {
+                limits.check_value(expected)?;
+            }
             limits.check_value(value)
         }
         Command::Delete { keys, .. } => check_keys(keys, limits),
@@ -143,6 +236,9 @@ fn check_batch(batch: &Batch, limits: &RequestLimits) -> Result<(), Status> {
     }
     for compare in &batch.compares {
         check_keys(&compare.keys, limits)?;
+        if let CompareTarget::Value(operand) = &compare.target {
+            limits.check_value(operand)?;
+        }
     }
     let operations = batch.then.iter().chain(&batch.otherwise);
     for operation in operations {
@@ -187,7 +283,7 @@ fn returned(batch: &Batch) -> Vec<KeyRange> {
 
 #[cfg(test)]
 mod tests {
-    use dengine_kv::{ExpiredKey, KeyValue, PutLease};
+    use dengine_kv::{Compare, ExpiredKey, KeyValue, PutLease, Relation};
     use dengine_types::{LeaseId, Revision};
     use tonic::Code;
 
@@ -289,5 +385,104 @@ mod tests {
             command: vec![CommandVersion::CURRENT.number(), 0xff].into(),
         };
         assert!(noise.command(&TEST_LIMITS).is_err());
+    }
+
+    /// The field of a message, with its length.
+    fn field(number: u8, value: &[u8]) -> Vec<u8> {
+        let mut field = vec![number << 3 | 2];
+        prost::encode_length_delimiter(value.len(), &mut field).unwrap();
+        [&field[..], value].concat()
+    }
+
+    fn written(record: &[u8]) -> ForwardRequest {
+        ForwardRequest {
+            command: [&[CommandVersion::CURRENT.number()], record]
+                .concat()
+                .into(),
+        }
+    }
+
+    fn refused(forwarded: &ForwardRequest, expect: &str) {
+        let refused = forwarded.command(&TEST_LIMITS).unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument);
+        assert!(refused.message().contains(expect), "{expect}: {refused}");
+    }
+
+    /// Three megabytes of nothing took five hundred.
+    #[test]
+    fn elements_are_counted_before_they_are_held() {
+        let empty = |count: usize| [0x12, 0].repeat(count);
+        // These are decoded, and found to lack what they are to do.
+        refused(&written(&field(5, &empty(ELEMENTS_MAX))), "lacks");
+        for list in [5, 11, 15] {
+            let number = if list == 5 { 0x12 } else { 0x0a };
+            let many = [number, 0].repeat(ELEMENTS_MAX + 1);
+            refused(&written(&field(list, &many)), "at most 16384");
+        }
+        let half = field(5, &empty(ELEMENTS_MAX / 2 + 1));
+        refused(&written(&half.repeat(2)), "at most 16384");
+        let inner = field(3, &field(5, &empty(ELEMENTS_MAX / 2)));
+        refused(&written(&field(5, &inner.repeat(2))), "at most 16384");
+        let nested = |depth: usize| {
+            let inner = (1..depth).fold(Vec::new(), |batch, _| field(2, &field(5, &batch)));
+            written(&field(5, &inner))
+        };
+        assert!(nested(BATCH_DEPTH_MAX).command(&TEST_LIMITS).is_ok());
+        refused(&nested(BATCH_DEPTH_MAX + 1), "nested too deep");
+        refused(&written(&[0x2a, 5, 0]), "malformed");
+    }
+
+    /// No other door would have let it in.
+    #[test]
+    fn a_batch_is_no_larger_than_its_client_could_have_sent() {
+        let batch = |values: usize| {
+            let then = (0..values).map(|at| BatchOperation::Put {
+                key: format!("key-{at}").into(),
+                value: vec![7; TEST_LIMITS.max_value_bytes].into(),
+                ignore_value: false,
+                prev_kv: false,
+                ttl_ms: 0,
+                lease: PutLease::None,
+            });
+            let inner = Batch {
+                then: then.collect(),
+                ..Batch::default()
+            };
+            request(Command::Batch(Batch {
+                otherwise: vec![BatchOperation::Batch(Box::new(inner))],
+                ..Batch::default()
+            }))
+        };
+        assert!(batch(3).command(&TEST_LIMITS).is_ok());
+        refused(&batch(8), "--max-batch-request-bytes");
+    }
+
+    #[test]
+    fn what_is_compared_with_is_a_value() {
+        let compared = |bytes: usize| {
+            let compare = Compare {
+                keys: KeyRange::One("k".into()),
+                relation: Relation::Equal,
+                target: CompareTarget::Value(vec![7; bytes].into()),
+            };
+            request(Command::Batch(Batch {
+                compares: vec![compare],
+                ..Batch::default()
+            }))
+        };
+        let swapped = |bytes: usize| {
+            request(Command::CompareAndSwap {
+                key: "k".into(),
+                expected: Expected::Value(vec![7; bytes].into()),
+                value: "v".into(),
+                ttl_ms: 0,
+            })
+        };
+        let most = TEST_LIMITS.max_value_bytes;
+        for forwarded in [compared(most), swapped(most)] {
+            assert!(forwarded.command(&TEST_LIMITS).is_ok());
+        }
+        refused(&compared(most + 1), "--max-value-bytes");
+        refused(&swapped(most + 1), "--max-value-bytes");
     }
 }

@@ -25,10 +25,15 @@ impl RequestLimits {
     #[must_use]
     pub const fn max_write_bytes(&self) -> usize {
         let swap = 2 * (self.max_key_bytes + self.max_value_bytes);
-        let batch =
-            self.max_batch_request_bytes + 3 * self.max_batch_operations * OPERATION_OVERHEAD_BYTES;
-        let larger = if swap > batch { swap } else { batch };
-        larger + REQUEST_OVERHEAD_BYTES
+        let batch = self.max_batch_bytes(3 * self.max_batch_operations);
+        let swap = swap + REQUEST_OVERHEAD_BYTES;
+        if swap > batch { swap } else { batch }
+    }
+
+    /// Largest encoded batch of so many comparisons and operations that these limits let through.
+    #[must_use]
+    pub const fn max_batch_bytes(&self, elements: usize) -> usize {
+        self.max_batch_request_bytes + elements * OPERATION_OVERHEAD_BYTES + REQUEST_OVERHEAD_BYTES
     }
 
     /// Checks the key of a request.

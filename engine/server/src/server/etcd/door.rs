@@ -164,6 +164,7 @@ mod tests {
         low.metadata_mut().insert(LOW_ON_SPACE_METADATA, said);
         check(&low, Some(EtcdError::NoSpace));
         check(&EtcdError::Compacted.into(), None);
+        check(&EtcdError::DeadlineExceeded.into(), None);
         check(&Status::internal("damage"), None);
         let lost = Status::unavailable("x");
         assert_eq!(etcds(&lost, false, false), Some(EtcdError::NoLeader));

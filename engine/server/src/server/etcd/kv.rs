@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use dengine_etcd::EtcdError;
 use dengine_etcd::etcdserverpb::kv_server::Kv;
 use dengine_etcd::etcdserverpb::{
@@ -11,20 +12,26 @@ use dengine_etcd::etcdserverpb::{
     PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
 };
 use dengine_etcd::range::Range;
+use dengine_kv::store::Store;
 use dengine_kv::{KeyRange, KeyValue, RangeQuery, RangeResult, ReadError, Reader};
 use dengine_protocol::checks::status::read_status;
 use dengine_protocol::v1::Consistency;
 use tokio::time::timeout;
 use tonic::codegen::BoxStream;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use super::door::{Door, ServedBy};
 use crate::connections::Source;
-use crate::node::answers::{ANSWER_BYTES_MAX, Held};
+use crate::node::answers::{AnswerBudget, Held};
 use crate::server::bodies::waits_until;
 use crate::server::gate::Kind;
 use crate::server::serving::{Serving, connection, counted};
 use crate::storage::RocksStore;
+
+/// Pairs that are read before it is looked whether there is room for more of them.
+const PAGE_PAIRS: usize = 4096;
+/// The same in bytes of keys and values.
+const PAGE_BYTES: usize = 1 << 20;
 
 /// Serves reads and writes of keys.
 pub(super) struct KvService {
@@ -72,47 +79,47 @@ impl Serving {
         whose: IpAddr,
         patience: Duration,
     ) -> Result<Found, Status> {
-        let held = self.answers.none(whose);
+        let budget = self.answers.clone();
         if matches!(range.query.keys, KeyRange::One(_)) {
-            let found = found(&self.reader()?, range, held);
+            let found = found(&self.reader()?, range, (&budget, whose));
             return found.map_err(|error| read_status(&error))?;
         }
         let range = Arc::clone(range);
-        let read = move |reader: &Reader<RocksStore>| found(reader, &range, held);
-        self.aside
-            .read(&self.node, Some(whose), patience, read)
-            .await?
+        let read = move |reader: &Reader<RocksStore>| found(reader, &range, (&budget, whose));
+        let read = self.aside.read(&self.node, Some(whose), patience, read);
+        read.await.map_err(|status| too_slow(&status))?
     }
 }
 
-/// Reads pairs, and counts all keys of the range at the same revision. The outer error is of the
-/// store, or says that the read was stopped.
-fn found(
-    reader: &Reader<RocksStore>,
+/// A read that took longer than its client waits is over for good: upon UNAVAILABLE, which a write
+/// of unknown outcome has, clients send it again and again.
+fn too_slow(status: &Status) -> Status {
+    match status.code() {
+        Code::DeadlineExceeded => EtcdError::DeadlineExceeded.into(),
+        _ => status.clone(),
+    }
+}
+
+/// Reads pairs, and counts all keys of the range at the same revision, with room for them in the
+/// budget of a client's answers. The outer error is of the store, or says that the read was stopped.
+fn found<S: Store>(
+    reader: &Reader<S>,
     range: &Range,
-    mut held: Held,
+    room: (&AnswerBudget, IpAddr),
 ) -> Result<Result<Found, Status>, ReadError> {
-    // It is not cut but refused beyond: no answer may be larger.
-    let query = RangeQuery {
-        max_bytes: ANSWER_BYTES_MAX,
-        ..range.query.clone()
-    };
+    let is_newest = range.query.revision.is_none();
     loop {
-        let result = match read(reader, &query) {
-            Ok(result) => result,
+        let (result, held) = match pages(reader, &range.query, room) {
+            Ok(Some(read)) => read,
+            Ok(None) => return Ok(Err(EtcdError::TooManyRequests.into())),
+            // The newest revision was compacted meanwhile: it is read again.
+            Err(ReadError::Compacted { .. }) if is_newest => continue,
             Err(error) => return refused(error),
         };
-        let is_cut = result.more && result.kvs.len() < query.limit;
-        if is_cut || !held.add(bytes_of(&result)) {
-            return Ok(Err(EtcdError::TooManyRequests.into()));
-        }
         let count = match range.count_query(&result).map(|it| reader.range(&it)) {
             None => 0,
             Some(Ok(counted)) => counted.count.unwrap_or_default(),
-            // The newest revision was compacted meanwhile: it is read again.
-            Some(Err(ReadError::Compacted { .. })) if query.revision.is_none() => {
-                continue;
-            }
+            Some(Err(ReadError::Compacted { .. })) if is_newest => continue,
             Some(Err(error)) => return refused(error),
         };
         return Ok(Ok(Found {
@@ -123,8 +130,64 @@ fn found(
     }
 }
 
+/// Reads what is asked for at one revision, however much it is, page by page; `None`: there is no
+/// room for it. It is not cut but refused: no answer may be larger.
+fn pages<S: Store>(
+    reader: &Reader<S>,
+    query: &RangeQuery,
+    (budget, whose): (&AnswerBudget, IpAddr),
+) -> Result<Option<(RangeResult, Held)>, ReadError> {
+    let page_of = |query: &RangeQuery, have: usize| RangeQuery {
+        limit: PAGE_PAIRS.min(query.limit - have),
+        max_bytes: PAGE_BYTES,
+        ..query.clone()
+    };
+    let mut held = budget.none(whose);
+    let mut result = read(reader, &page_of(query, 0))?;
+    let mut bytes = bytes_of(&result.kvs);
+    loop {
+        // All at once: of what a client has none of yet, it may have more than its share.
+        drop(held);
+        match budget.hold(whose, bytes) {
+            Some(room) => held = room,
+            None => return Ok(None),
+        }
+        let last = result.kvs.last().filter(|_| result.more);
+        let Some(last) = last.filter(|_| result.kvs.len() < query.limit) else {
+            return Ok(Some((result, held)));
+        };
+        let rest = RangeQuery {
+            keys: behind(&query.keys, &last.key),
+            revision: query.revision.or(Some(result.revision)),
+            ..query.clone()
+        };
+        let page = read(reader, &page_of(&rest, result.kvs.len()))?;
+        bytes += bytes_of(&page.kvs);
+        result.more = page.more;
+        result.count = page.count.map(|count| count + result.kvs.len() as u64);
+        result.kvs.extend(page.kvs);
+    }
+}
+
+/// The keys of a range that come after `key`, which is one of them.
+fn behind(keys: &KeyRange, key: &[u8]) -> KeyRange {
+    let start = Bytes::from([key, b"\0"].concat());
+    match keys {
+        KeyRange::Between { end, .. } => KeyRange::Between {
+            start,
+            end: end.clone(),
+        },
+        KeyRange::From(_) => KeyRange::From(start),
+        // There are none.
+        KeyRange::One(_) => KeyRange::Between {
+            end: start.clone(),
+            start,
+        },
+    }
+}
+
 /// One key is found sooner than a range of one.
-fn read(reader: &Reader<RocksStore>, query: &RangeQuery) -> Result<RangeResult, ReadError> {
+fn read<S: Store>(reader: &Reader<S>, query: &RangeQuery) -> Result<RangeResult, ReadError> {
     let KeyRange::One(key) = &query.keys else {
         return reader.range(query);
     };
@@ -147,9 +210,9 @@ fn refused(error: ReadError) -> Result<Result<Found, Status>, ReadError> {
     }
 }
 
-fn bytes_of(result: &RangeResult) -> usize {
+fn bytes_of(kvs: &[KeyValue]) -> usize {
     let bytes = |kv: &KeyValue| size_of::<KeyValue>() + kv.key.len() + kv.value.len();
-    result.kvs.iter().map(bytes).sum()
+    kvs.iter().map(bytes).sum()
 }
 
 #[tonic::async_trait]
@@ -198,5 +261,141 @@ impl Kv for KvService {
 
     async fn compact(&self, request: Request<CompactionRequest>) -> Answer<CompactionResponse> {
         self.door.write("EtcdCompact", request).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dengine_etcd::Header;
+    use dengine_kv::store::MemoryStore;
+    use dengine_kv::{Command, CommandVersion, PutLease, StateMachine};
+    use dengine_types::{Entry, EntryKind, Index, Term};
+
+    use super::*;
+    use crate::node::answers::ANSWER_BYTES_MAX;
+
+    /// More than one page, and not a multiple of one.
+    const KEYS: usize = 2 * PAGE_PAIRS + 3;
+
+    fn machine(keys: usize, value: usize) -> StateMachine<MemoryStore> {
+        let mut machine = StateMachine::open(MemoryStore::default()).unwrap();
+        for at in 0..keys {
+            let put = Command::Put {
+                key: format!("k{at:06}").into(),
+                value: vec![7; value].into(),
+                ignore_value: false,
+                prev_kv: false,
+                ttl_ms: 0,
+                lease: PutLease::None,
+            };
+            let entry = Entry {
+                index: Index(at as u64 + 1),
+                term: Term(1),
+                kind: EntryKind::Command,
+                context: Bytes::new(),
+                data: dengine_kv::Request::from(put).encode(CommandVersion::OLDEST),
+            };
+            machine.apply(&[entry]).unwrap();
+        }
+        machine
+    }
+
+    fn whose() -> IpAddr {
+        IpAddr::from([10, 0, 0, 1])
+    }
+
+    fn ask(
+        machine: &StateMachine<MemoryStore>,
+        request: &RangeRequest,
+        budget: &AnswerBudget,
+    ) -> Result<(RangeResponse, usize), Status> {
+        let range = Range::new(request).unwrap();
+        let found = found(&machine.reader(), &range, (budget, whose())).unwrap()?;
+        let held = found.held.bytes();
+        let response = range.response(Header::default(), found.result, found.count);
+        Ok((response, held))
+    }
+
+    fn all(limit: usize) -> RangeRequest {
+        RangeRequest {
+            key: "k".into(),
+            range_end: "l".into(),
+            limit: i64::try_from(limit).unwrap(),
+            ..RangeRequest::default()
+        }
+    }
+
+    /// A page looks like any other: none is lost between two, and all count.
+    #[test]
+    fn a_range_of_many_pages_is_read_whole() {
+        let machine = machine(KEYS, 1);
+        let budget = AnswerBudget::new(ANSWER_BYTES_MAX, ANSWER_BYTES_MAX);
+        let limits = [0, 1, PAGE_PAIRS, PAGE_PAIRS + 1, KEYS - 1, KEYS, KEYS + 1];
+        for limit in limits {
+            let expect = if limit == 0 { KEYS } else { limit.min(KEYS) };
+            let to_the_end = RangeRequest {
+                range_end: Bytes::from_static(b"\0"),
+                ..all(limit)
+            };
+            for request in [all(limit), to_the_end] {
+                let (response, _) = ask(&machine, &request, &budget).unwrap();
+                assert_eq!(response.kvs.len(), expect, "{limit}");
+                assert!(response.kvs.is_sorted_by(|one, next| one.key < next.key));
+                assert_eq!(response.more, expect < KEYS, "{limit}");
+                assert_eq!(usize::try_from(response.count), Ok(KEYS), "{limit}");
+            }
+        }
+        let counted = RangeRequest {
+            count_only: true,
+            ..all(1)
+        };
+        let (response, _) = ask(&machine, &counted, &budget).unwrap();
+        assert!(response.kvs.is_empty());
+        assert_eq!(usize::try_from(response.count), Ok(KEYS));
+    }
+
+    /// Keys without values took many times as much as is counted of them, before it was.
+    #[test]
+    fn a_range_is_read_no_further_than_there_is_room() {
+        let machine = machine(KEYS, 1);
+        let keys = RangeRequest {
+            keys_only: true,
+            ..all(0)
+        };
+        let pair = size_of::<KeyValue>() + "k000000".len();
+        let budget = AnswerBudget::new(KEYS * pair, KEYS * pair);
+        let (_, held) = ask(&machine, &keys, &budget).unwrap();
+        assert_eq!(held, KEYS * pair);
+        let budget = AnswerBudget::new(KEYS * pair - 1, KEYS * pair - 1);
+        let refused = ask(&machine, &keys, &budget).unwrap_err();
+        assert_eq!(refused.message(), EtcdError::TooManyRequests.to_string());
+        // A page alone is refused as well: nothing is read behind it.
+        let page = AnswerBudget::new(PAGE_PAIRS * pair - 1, PAGE_PAIRS * pair - 1);
+        assert!(ask(&machine, &keys, &page).is_err());
+        assert_eq!(page.held_by(whose()), 0);
+    }
+
+    #[test]
+    fn a_page_of_large_values_is_a_short_one() {
+        let machine = machine(5, PAGE_BYTES / 2);
+        let page = RangeQuery {
+            max_bytes: PAGE_BYTES,
+            ..RangeQuery::new(KeyRange::From("k".into()))
+        };
+        assert!(machine.reader().range(&page).unwrap().more);
+        let budget = AnswerBudget::new(ANSWER_BYTES_MAX, ANSWER_BYTES_MAX);
+        let (response, _) = ask(&machine, &all(0), &budget).unwrap();
+        assert_eq!((response.kvs.len(), response.count), (5, 5));
+    }
+
+    /// Clients sent it again each time, for as long as they ran.
+    #[test]
+    fn a_read_that_took_too_long_is_not_made_again() {
+        let stopped = read_status(&ReadError::Stopped { records: 7 });
+        let said = too_slow(&stopped);
+        assert_eq!(said.code(), Code::DeadlineExceeded);
+        assert_eq!(said.message(), EtcdError::DeadlineExceeded.to_string());
+        let busy = too_slow(&Status::unavailable("no turn"));
+        assert_eq!(busy.message(), "no turn");
     }
 }

@@ -6,11 +6,12 @@
 //! - [`leases`]: questions about leases, for the leader.
 //! - [`catch_up`]: session reads that wait.
 //! - [`header`]: where and when an answer was made.
-//! - [`openers`]: the limit of sessions that one client may open.
+//! - [`openers`], [`grants`]: the limits of sessions and leases that one client may have.
 //!
 //! The protocols are [`kv`](super::kv) and [`etcd`](super::etcd).
 
 mod catch_up;
+mod grants;
 pub(in crate::server) mod header;
 pub(in crate::server) mod leases;
 pub(in crate::server) mod openers;
@@ -31,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response};
 
 use self::catch_up::SessionReads;
+use self::grants::Grants;
 use self::header::Headers;
 use self::openers::Openers;
 use super::aside::Aside;
@@ -71,6 +73,7 @@ pub(in crate::server) struct Serving {
     pub(in crate::server) aside: Aside,
     session_reads: Arc<SessionReads>,
     openers: Openers,
+    grants: Grants,
     /// Of writes that visit ranges.
     range_writes: Turns,
     pub(in crate::server) headers: Headers,
@@ -109,6 +112,7 @@ impl Serving {
             answers: AnswerBudget::new(answer_bytes, largest),
             aside,
             openers,
+            grants: Grants::default(),
             range_writes: Turns::new(RANGE_WRITES_MAX, Share::HALF),
             tracer,
             stop,

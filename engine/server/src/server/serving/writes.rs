@@ -1,30 +1,34 @@
 //! Calls that change something: proposed here, or passed on to the leader.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dengine_client::Answered;
 use dengine_kv as kv;
-use dengine_kv::{Batch, KeyRange, RangeQuery, Reader};
+use dengine_kv::{Batch, Command, KeyRange, RangeQuery, Reader};
 use dengine_protocol::KvCall;
 use dengine_protocol::checks::writes::{self, NoAnswer};
 use dengine_protocol::checks::{Mutation, frame};
 use dengine_protocol::v1::pipelined_call::Call;
 use dengine_protocol::v1::{Consistency, OpenSessionRequest, OpenSessionResponse};
-use dengine_types::SessionId;
+use dengine_types::{LeaseId, SessionId};
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
 use super::openers::{Look, OpenNow, Opening, TooMany, after_look};
 use super::range_writes::Cost;
 use super::reads::no_room;
-use super::{Caller, Serving};
+use super::{Caller, Serving, grants};
 use crate::error::RequestError;
 use crate::node::Written;
 use crate::node::answers::Held;
 use crate::server::gate::{Admitted, Kind};
 use crate::storage::RocksStore;
 use crate::telemetry::traces::Traces;
+
+/// Leases that are read at once.
+const LEASES_PAGE: usize = 1024;
 
 /// What became of a write.
 pub(in crate::server) struct Proposed<T> {
@@ -109,6 +113,54 @@ impl Serving {
         Ok(())
     }
 
+    /// A place for the lease that a command is to grant, under its id, if it grants one that has
+    /// none. It is kept though the caller leaves, for the lease may be granted all the same.
+    async fn place_for_lease(
+        self: &Arc<Self>,
+        command: &Command,
+        caller: &Caller,
+    ) -> Result<Option<LeaseId>, Status> {
+        let Command::GrantLease { lease, .. } = *command else {
+            return Ok(None);
+        };
+        let (from, origin) = (caller.source.address(), caller.origin);
+        let mut asked = self.grants.ask(lease, from, origin);
+        if let Some(look) = self.grants.look(asked.is_err()) {
+            // Not the caller's read: what it finds is for all, and no other looks meanwhile.
+            let looking = self.threads.spawn(Arc::clone(self).look_for_leases(look));
+            if asked.is_err() {
+                let stops = |_| Status::unavailable("this member is shutting down");
+                looking.await.map_err(stops).flatten()?;
+                asked = self.grants.ask(lease, from, origin);
+            }
+        }
+        match asked {
+            Ok(is_new) => Ok(is_new.then_some(lease)),
+            Err(grants::TooMany { own }) => Err(Status::resource_exhausted(format!(
+                "{own} leases were granted to your address ({from}) through this member, which is \
+                 its limit; revoke some, or let them expire"
+            ))),
+        }
+    }
+
+    async fn look_for_leases(self: Arc<Self>, look: grants::Look) -> Result<(), Status> {
+        let patience = self.limits.request_timeout();
+        let read = |reader: &Reader<RocksStore>| {
+            let (mut held, mut after) = (HashSet::new(), None);
+            loop {
+                let page = reader.leases(after, LEASES_PAGE)?;
+                held.extend(page.iter().map(|it| it.id));
+                after = page.last().map(|it| it.id);
+                if page.len() < LEASES_PAGE {
+                    return Ok(held);
+                }
+            }
+        };
+        let held = self.aside.read(&self.node, None, patience, read).await?;
+        look.seen(&held);
+        Ok(())
+    }
+
     /// Proposes what `request` asks for, or has the leader answer instead.
     pub(in crate::server) async fn propose<M: Mutation>(
         self: &Arc<Self>,
@@ -121,10 +173,16 @@ impl Serving {
         }
         // Without a turn in hand: it waits behind other long reads of its client.
         self.check_returned(request.returned(), caller).await?;
+        let granted = self.place_for_lease(&command.command, caller).await?;
         let (answer, cost) = match command.command.visits_ranges() {
             false => self.order(request, command, caller).await,
             true => self.order_in_turn(request, command, caller).await?,
         };
+        if let (Some(lease), Err(status)) = (granted, &answer)
+            && status.code() != Code::DeadlineExceeded
+        {
+            self.grants.forget(lease);
+        }
         let (answer, held) = answer?;
         Ok(Proposed { answer, held, cost })
     }
