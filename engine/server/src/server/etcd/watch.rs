@@ -154,9 +154,9 @@ impl Dialect for Etcd {
             End::TooSlow(_) | End::InTheWay => {
                 Status::unavailable("etcdserver: the client does not read its watches")
             }
-            End::TooLarge => Status::unavailable(
-                "etcdserver: a revision is too large to be sent whole; watch with `fragment`",
-            ),
+            End::TooLarge => {
+                Status::unavailable("etcdserver: a revision is too large to be sent whole")
+            }
             End::Stopping => EtcdError::Stopped.into(),
             End::NoLeader => EtcdError::NoLeader.into(),
         })]
