@@ -100,8 +100,8 @@ impl Mutation for ForwardRequest {
 /// How many comparisons and operations the command has. An empty one is two bytes here, and hundreds
 /// once it is decoded.
 fn counted(command: &[u8]) -> Result<usize, Status> {
-    let (_version, command) = command.split_first().unwrap_or_default();
-    match command_elements(command) {
+    let behind_version = command.get(1..).unwrap_or_default();
+    match command_elements(behind_version) {
         Some(elements) if elements <= ELEMENTS_MAX => Ok(elements),
         Some(elements) => Err(Status::invalid_argument(format!(
             "the command has {elements} operations and comparisons; it has at most {ELEMENTS_MAX}"
@@ -453,8 +453,15 @@ mod tests {
                 ..Batch::default()
             }))
         };
-        assert!(batch(3).command(&TEST_LIMITS).is_ok());
-        refused(&batch(8), "--max-batch-request-bytes");
+        let limits = RequestLimits {
+            max_batch_request_bytes: 512,
+            ..TEST_LIMITS
+        };
+        assert!(batch(3).command(&limits).is_ok());
+        assert!(batch(8).command(&TEST_LIMITS).is_ok());
+        let larger = batch(8).command(&limits).unwrap_err();
+        assert_eq!(larger.code(), Code::InvalidArgument);
+        assert!(larger.message().contains("--max-batch-request-bytes"));
     }
 
     #[test]
