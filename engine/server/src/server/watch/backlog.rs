@@ -263,7 +263,7 @@ impl Backlog {
 
     /// Notes a part of a revision whose rest is not read yet; `None` if that is too much for the
     /// stream, or for the member.
-    pub(super) fn part(self: &Arc<Self>, bytes: usize, bound: Bound) -> Option<Held> {
+    pub(super) fn part_of_revision(self: &Arc<Self>, bytes: usize, bound: Bound) -> Option<Held> {
         let fits = {
             let state = self.all.state();
             let of = state.streams.get(&self.number);
@@ -445,7 +445,7 @@ mod tests {
     fn parts_of_revisions_count_when_they_are_read() {
         let backlogs = Backlogs::new(MAX);
         let [own, other] = [(); 2].map(|()| backlogs.begin(&connection(1)));
-        let part = || own.part(WORK_BYTES, Bound::OfMember);
+        let part = || own.part_of_revision(WORK_BYTES, Bound::OfMember);
         let parts: Vec<_> = std::iter::from_fn(part).collect();
         assert_eq!(parts.len(), 12);
         assert_eq!(backlogs.held_by([10, 0, 0, 1].into()), 12 * WORK_BYTES);
@@ -461,7 +461,7 @@ mod tests {
     fn one_revision_may_be_larger_than_what_all_may_have() {
         let backlogs = Backlogs::new(MAX);
         let own = backlogs.begin(&connection(1));
-        let part = || own.part(WORK_BYTES, Bound::OfStream);
+        let part = || own.part_of_revision(WORK_BYTES, Bound::OfStream);
         let parts: Vec<_> = std::iter::from_fn(part).collect();
         assert_eq!(parts.len(), WHOLE_BYTES_MAX / WORK_BYTES);
         drop(parts);

@@ -83,7 +83,7 @@ mod tests {
     }
 
     fn push(parts: &mut Parts, part: EventBatch, of: &Arc<Backlog>) -> bool {
-        let held = of.part(memory_bytes(&part), Bound::OfStream);
+        let held = of.part_of_revision(memory_bytes(&part), Bound::OfStream);
         held.map(|held| parts.push(part, held)).is_some()
     }
 

@@ -56,7 +56,7 @@ impl<D: Dialect> StreamTask<D> {
         }
         let bytes = memory_bytes(&part);
         let within = match (&self.whole_turn, rest) {
-            (None, Rest::MayWait) => self.backlog.part(bytes, Bound::OfMember),
+            (None, Rest::MayWait) => self.backlog.part_of_revision(bytes, Bound::OfMember),
             (Some(_), _) | (None, Rest::IsNext) => None,
         };
         let held = match within {
@@ -65,7 +65,7 @@ impl<D: Dialect> StreamTask<D> {
                 if self.whole_turn.is_none() {
                     self.whole_turn = Some(self.turn_for_whole().await?);
                 }
-                self.backlog.part(bytes, Bound::OfStream)
+                self.backlog.part_of_revision(bytes, Bound::OfStream)
             }
         };
         match (held, self.active.get_mut(&id)) {
@@ -99,7 +99,7 @@ impl<D: Dialect> StreamTask<D> {
 
     /// Has a watch begin its revision again once no other has parts of one. Its client has got
     /// nothing of it.
-    fn set_aside(&mut self, id: u64) {
+    pub(super) fn set_aside(&mut self, id: u64) {
         let spec = self.watches.spec(id).cloned();
         let resume = self.watches.remove(id, &mut self.shared.hub.wanted());
         if let Some(active) = self.active.get_mut(&id) {
