@@ -97,8 +97,8 @@ impl Mutation for ForwardRequest {
     }
 }
 
-/// How many comparisons and operations the command has. An empty one is two bytes here, and hundreds
-/// once it is decoded.
+/// How many comparisons and operations the command has. An empty one is two bytes here, and
+/// hundreds once it is decoded.
 fn counted(command: &[u8]) -> Result<usize, Status> {
     let behind_version = command.get(1..).unwrap_or_default();
     match command_elements(behind_version) {

@@ -101,7 +101,8 @@ fn too_slow(status: &Status) -> Status {
 }
 
 /// Reads pairs, and counts all keys of the range at the same revision, with room for them in the
-/// budget of a client's answers. The outer error is of the store, or says that the read was stopped.
+/// budget of a client's answers. The outer error is of the store, or says that the read was
+/// stopped.
 fn found<S: Store>(
     reader: &Reader<S>,
     range: &Range,
