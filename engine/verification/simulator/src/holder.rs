@@ -185,8 +185,9 @@ impl Holder {
         member.ask(sim, request, ticket);
     }
 
+    /// Before all keys of clients, whose ranges may have no end.
     fn some_key(&mut self) -> Bytes {
-        let key = format!("lease/{}/{}", self.id, self.random.below(KEYS));
+        let key = format!("held/{}/{}", self.id, self.random.below(KEYS));
         Bytes::from(key)
     }
 
