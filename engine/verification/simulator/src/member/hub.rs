@@ -403,5 +403,5 @@ impl Member {
 
 /// All keys that clients use.
 pub(crate) fn all_keys() -> KeyRange {
-    KeyRange::From(bytes::Bytes::from_static(b"k"))
+    KeyRange::From(bytes::Bytes::from_static(b"h"))
 }
