@@ -401,7 +401,7 @@ impl Member {
     }
 }
 
-/// All keys that clients use.
+/// All keys that clients use, and behind `held/` holders of leases.
 pub(crate) fn all_keys() -> KeyRange {
     KeyRange::From(bytes::Bytes::from_static(b"h"))
 }
