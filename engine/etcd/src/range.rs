@@ -10,8 +10,7 @@ use dengine_kv::{
 use dengine_types::Revision;
 
 use crate::errors::EtcdError;
-use crate::etcdserverpb::range_request as wire;
-use crate::etcdserverpb::{RangeRequest, RangeResponse};
+use crate::etcdserverpb::{RangeRequest, RangeResponse, range_request as wire};
 use crate::header::{Header, signed};
 use crate::messages::key_value;
 

@@ -7,12 +7,11 @@ use std::ops::Bound;
 use bytes::Bytes;
 use dengine_kv::KeyRange;
 
-use crate::TXN_OPERATIONS_MAX;
 use crate::errors::EtcdError;
 use crate::etcdserverpb::request_op::Request;
 use crate::etcdserverpb::{RequestOp, TxnRequest};
-use crate::range;
 use crate::writes::{check_delete, check_put};
+use crate::{TXN_OPERATIONS_MAX, range};
 
 /// Checks what can be judged by the request alone, in etcd's order.
 pub(super) fn check(txn: &TxnRequest) -> Result<(), EtcdError> {

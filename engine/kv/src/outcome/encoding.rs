@@ -154,11 +154,7 @@ impl From<&Outcome> for Kind {
                 lease: lease.0,
                 revision: revision.0,
                 deleted: *deleted,
-                end: match end {
-                    LeaseEnd::Gone => 1,
-                    LeaseEnd::Dying => 2,
-                    LeaseEnd::NotDone => 3,
-                },
+                end: end_number(*end),
             }),
             Outcome::Refused(refusal) => Self::Refused(refusal.into()),
             Outcome::SessionOpened { .. }
@@ -210,14 +206,26 @@ fn outcome(kind: Kind) -> Option<Outcome> {
             lease: LeaseId(it.lease),
             revision: Revision(it.revision),
             deleted: it.deleted,
-            end: match it.end {
-                1 => LeaseEnd::Gone,
-                2 => LeaseEnd::Dying,
-                3 => LeaseEnd::NotDone,
-                _ => return None,
-            },
+            end: lease_end(it.end)?,
         },
     })
+}
+
+fn end_number(end: LeaseEnd) -> u32 {
+    match end {
+        LeaseEnd::Gone => 1,
+        LeaseEnd::Dying => 2,
+        LeaseEnd::NotDone => 3,
+    }
+}
+
+fn lease_end(number: u32) -> Option<LeaseEnd> {
+    match number {
+        1 => Some(LeaseEnd::Gone),
+        2 => Some(LeaseEnd::Dying),
+        3 => Some(LeaseEnd::NotDone),
+        _ => None,
+    }
 }
 
 impl From<&BatchAnswer> for AnswerRecord {

@@ -207,7 +207,7 @@ fn what_cannot_be_done_changes_nothing() {
     }
 }
 
-/// The leader saw it end, and it was granted anew, or a checkpoint says that it lives.
+/// The leader saw it end, and it was granted again, or a checkpoint says that it lives.
 #[test]
 fn an_expiry_ends_only_the_lease_that_its_leader_saw() {
     let mut machine = machine();
@@ -255,7 +255,7 @@ fn an_expiry_ends_only_the_lease_that_its_leader_saw() {
     assert_eq!(show(&machine, "k", None), "-");
 }
 
-/// A revoke that was refused would leave the lease alive for ever.
+/// A revoke that was refused would leave the lease alive forever.
 #[test]
 fn a_lease_with_too_many_keys_for_one_command_is_over_at_once_and_its_keys_go_in_parts() {
     let mut machine = machine();

@@ -368,8 +368,8 @@ fn whole_reads_that_return_too_much_refuse_a_batch_that_writes() {
     assert_eq!(refused(&mut machine, all), too_much);
 }
 
-/// A few kilobytes of request would be gigabytes in every member's memory, each time that the log is
-/// applied.
+/// A few kilobytes of request would be gigabytes in every member's memory, each time that the log
+/// is applied.
 #[test]
 fn a_batch_keeps_values_up_to_a_bound() {
     let mut machine = machine();

@@ -7,9 +7,9 @@
 //! only the oldest version. While a change of members may be in the log that is not applied here,
 //! the leader does not know who will read what it writes, and so writes the oldest version.
 //!
-//! Once a command of version 4 is applied, the state itself is of a format that takes a program which
-//! reads that version. Nobody else can take part any more, so nobody is waited for: a member that is
-//! away holds up no lease.
+//! Once a command of version 4 is applied, the state itself is of a format that takes a program
+//! which reads that version. Nobody else can take part any more, so nobody is waited for: a member
+//! that is away holds up no lease.
 
 use std::collections::BTreeMap;
 

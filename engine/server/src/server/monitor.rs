@@ -204,8 +204,8 @@ fn record_store(store: &StoreStatistics) {
     counter!(names::STORE_WRITES_STALLED_MILLISECONDS_TOTAL).absolute(stalled_ms);
 }
 
-/// Hits and misses since then. A member that has taken over a snapshot has a new cache, which counts
-/// from 0.
+/// Hits and misses since then. A member that has taken over a snapshot has a new cache, which
+/// counts from 0.
 fn counted_since(then: KeyCacheUsage, now: KeyCacheUsage) -> (u64, u64) {
     let is_new = now.hits < then.hits || now.misses < then.misses;
     let then = if is_new {

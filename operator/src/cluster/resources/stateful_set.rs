@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use dengine_crds::cluster::{DEngineClusterSpec, Retention};
+use dengine_crds::cluster::{DEngineClusterSpec, Engine, Retention};
 use dengine_crds::common::{Scheduling, TopologySpread, WhenUnsatisfiable};
 use dengine_crds::names::{self, annotations};
 use dengine_protocol::{health, ports};
@@ -277,7 +277,19 @@ fn env(spec: &DEngineClusterSpec) -> Vec<EnvVar> {
     all.extend(slow.map(|ms| set("DENGINE_SLOW_REQUEST_MS", ms.to_string())));
     let slow_disk = engine.slow_disk_ms;
     all.extend(slow_disk.map(|ms| set("DENGINE_SLOW_DISK_MS", ms.to_string())));
-    let memory = [
+    let memory = memory(engine).into_iter();
+    all.extend(memory.filter_map(|(name, bytes)| Some(set(name, bytes?.to_string()))));
+    if let Some(tracing) = &spec.tracing {
+        all.push(set("DENGINE_TRACING_ENDPOINT", tracing.endpoint.clone()));
+        let ratio = tracing.sample_ratio.map(|it| it.to_string());
+        all.extend(ratio.map(|it| set("DENGINE_TRACING_SAMPLE_RATIO", it)));
+    }
+    all
+}
+
+/// What the members keep in memory, and how much of it.
+fn memory(engine: &Engine) -> [(&'static str, Option<u64>); 3] {
+    [
         (
             "DENGINE_STATE_BLOCK_CACHE_BYTES",
             engine.state_block_cache_bytes,
@@ -290,15 +302,7 @@ fn env(spec: &DEngineClusterSpec) -> Vec<EnvVar> {
             "DENGINE_STATE_WRITE_BUFFER_BYTES",
             engine.state_write_buffer_bytes,
         ),
-    ];
-    let memory = memory.into_iter();
-    all.extend(memory.filter_map(|(name, bytes)| Some(set(name, bytes?.to_string()))));
-    if let Some(tracing) = &spec.tracing {
-        all.push(set("DENGINE_TRACING_ENDPOINT", tracing.endpoint.clone()));
-        let ratio = tracing.sample_ratio.map(|it| it.to_string());
-        all.extend(ratio.map(|it| set("DENGINE_TRACING_SAMPLE_RATIO", it)));
-    }
-    all
+    ]
 }
 
 pub(super) fn serves_etcd(spec: &DEngineClusterSpec) -> bool {

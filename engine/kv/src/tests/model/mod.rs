@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use dengine_types::{Index, LeaseId, Revision, SessionId};
-use leases::ModelLease;
 
+use self::leases::ModelLease;
 use crate::visits::VisitBounds;
 use crate::{
     ChangesQuery, Command, Compare, CompareTarget, Event, EventKind, Expected, ExpiringKey,

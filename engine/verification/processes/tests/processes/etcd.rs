@@ -376,11 +376,8 @@ async fn the_cluster_is_known_and_its_lead_is_handed_over() {
     let (leader, follower) = (&cluster.members[leader], &cluster.members[follower]);
     let mut members = ClusterClient::new(channel(follower).await);
     let linearizable = MemberListRequest { linearizable: true };
-    let listed = members
-        .member_list(linearizable)
-        .await
-        .unwrap()
-        .into_inner();
+    let listed = members.member_list(linearizable).await.unwrap();
+    let listed = listed.into_inner();
     assert_eq!(listed.header.unwrap().revision, 0);
     let ids: Vec<_> = listed.members.iter().map(|it| it.id).collect();
     assert_eq!(ids.len(), 3);

@@ -1,5 +1,5 @@
-//! The keys of a lease go together: none that is attached to it is left by the revision that deletes
-//! the first of them, and none by the end of the lease. Holders delete no single key.
+//! The keys of a lease go together: none that is attached to it is left by the revision that
+//! deletes the first of them, and none by the end of the lease. Holders delete no single key.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,10 +1,10 @@
 //! How long leases last: the leader's account, by a clock that is passed in.
 //!
-//! Every member knows all leases, as of what it has applied. A leader counts their time anew, from
-//! when it begins to lead, and for one that it learns of later from then: so a lease may last longer
+//! Every member knows all leases, as of what it has applied. A leader counts their time from when
+//! it begins to lead, and for one that it learns of later from then: so a lease may last longer
 //! than was asked for, and never ends early. That it is kept alive is written nowhere, but for a
-//! checkpoint that is then void. So a lease that was kept alive by the leader before lasts its whole
-//! time under the next one, which began to lead after that.
+//! checkpoint that is then void. So a lease that was kept alive by the leader before lasts its
+//! whole time under the next one, which began to lead after that.
 //!
 //! An end and a checkpoint name the entry that last changed the lease's record, and do nothing if
 //! another has changed it since. What this leader has proposed may be applied at any time, so a
@@ -115,7 +115,6 @@ struct Held {
     remaining_ms: u64,
     touched: Index,
     dying: bool,
-    /// When it ends.
     ends: Moment,
     /// Where it is in [`Lessor::looks`] and [`Lessor::checkpoints`].
     look: Moment,
