@@ -1,4 +1,4 @@
-//! etcd's `Watch` service: its dialect of what [`watch`](crate::server::watch) does for all.
+//! etcd's `Watch` service: its dialect of what [`watch`] does for all.
 
 use std::time::Duration;
 
