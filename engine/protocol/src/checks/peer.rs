@@ -307,7 +307,7 @@ mod tests {
     /// A member of the first release says nothing of it.
     #[test]
     fn members_say_which_commands_they_read() {
-        for (said, expect) in [(0, 2), (2, 2), (3, 3), (u32::MAX, 3)] {
+        for (said, expect) in [(0, 2), (2, 2), (3, 3), (4, 4), (u32::MAX, 4)] {
             let hello = Hello {
                 commands_read_max: said,
                 ..hello_of(3)

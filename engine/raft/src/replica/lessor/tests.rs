@@ -291,7 +291,7 @@ impl Cluster {
 
     fn apply(&mut self, member: usize, most: usize) {
         let from = self.applied[member];
-        let to = self.log.len().min(from + most);
+        let to = self.log.len().min(from.saturating_add(most));
         for change in self.log[from..to].iter().flatten() {
             self.lessors[member].apply(*change, at(self.now));
         }
