@@ -7,8 +7,8 @@ use dengine_types::Revision;
 
 use super::{Model, holds_for};
 use crate::{
-    Batch, BatchAnswer, BatchOperation, KeyRange, KeyValue, Outcome, RangeRead, Refusal,
-    RevisionBounds, Selection, SortBy, SortOrder,
+    Batch, BatchAnswer, BatchOperation, Compare, CompareTarget, KeyRange, KeyValue, Outcome,
+    RangeRead, Refusal, RevisionBounds, Selection, SortBy, SortOrder,
 };
 
 /// The operations of a batch that are done, in the shape of their answers.
@@ -37,6 +37,7 @@ impl Model {
         if changes(batch).is_none() {
             return Outcome::Refused(Refusal::DuplicateKey);
         }
+        self.counts_single_keys = batch.is_new();
         let before = self.clone();
         let chosen = self.choose(batch);
         if let Some(refused) = self.visited_too_much() {
@@ -46,8 +47,14 @@ impl Model {
         if let Some(refusal) = singles.iter().find_map(|it| self.impossible(it)) {
             return Outcome::Refused(refusal);
         }
+        singles.iter().for_each(|it| self.keep(it));
+        if let Some(refused) = self.visited_too_much() {
+            return refused;
+        }
         for operation in singles {
-            if let BatchOperation::Delete { keys, .. } = operation {
+            if let BatchOperation::Delete { keys, .. } = operation
+                && !matches!(keys, KeyRange::One(_))
+            {
                 self.visit(keys, |_| false);
             }
         }
@@ -66,7 +73,7 @@ impl Model {
     fn choose<'a>(&mut self, batch: &'a Batch) -> Chosen<'a> {
         let mut holds = true;
         for compare in &batch.compares {
-            self.visit(&compare.keys, |kv| !holds_for(compare, kv));
+            self.visit_to_compare(compare);
             holds = self.holds(compare);
             if !holds {
                 break;
@@ -83,6 +90,35 @@ impl Model {
         Chosen {
             holds,
             operations: operations.iter().map(choose).collect(),
+        }
+    }
+
+    /// Of a single key only its value costs more than the key.
+    fn visit_to_compare(&mut self, compare: &Compare) {
+        let KeyRange::One(key) = &compare.keys else {
+            self.visit(&compare.keys, |kv| !holds_for(compare, kv));
+            return;
+        };
+        if self.counts_single_keys {
+            let found = self.get(key, self.revision);
+            let value = match (&compare.target, found) {
+                (CompareTarget::Value(_), Some(kv)) => kv.value.len(),
+                _ => 0,
+            };
+            self.visited.push(32 + key.len() + value);
+        }
+    }
+
+    /// A value that is kept is written again.
+    fn keep(&mut self, operation: &BatchOperation) {
+        if let BatchOperation::Put {
+            key,
+            ignore_value: true,
+            ..
+        } = operation
+        {
+            let kept = self.get(key, self.revision).expect("it was possible");
+            self.visited.push(kept.value.len());
         }
     }
 
@@ -204,7 +240,7 @@ impl Model {
 
     /// Records the cost of each key that a range of the past visits.
     fn visit_past(&mut self, keys: &KeyRange, at: u64) {
-        if matches!(keys, KeyRange::One(_)) {
+        if matches!(keys, KeyRange::One(_)) && !self.counts_single_keys {
             return;
         }
         for (key, versions) in self.history.iter().filter(|(key, _)| keys.contains(key)) {

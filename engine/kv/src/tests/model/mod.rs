@@ -32,6 +32,8 @@ struct Model {
     leases: BTreeMap<LeaseId, ModelLease>,
     /// The cost of each key that the ranges of the command have visited.
     visited: Vec<usize>,
+    /// Whether single keys count as well.
+    counts_single_keys: bool,
 }
 
 /// So small that commands often reach the limits.
@@ -66,12 +68,13 @@ impl Model {
             sessions: BTreeMap::new(),
             leases: BTreeMap::new(),
             visited: Vec::new(),
+            counts_single_keys: false,
         }
     }
 
     /// Visits the existing keys of a range until `enough`, and records the cost.
     fn visit(&mut self, keys: &KeyRange, mut enough: impl FnMut(&KeyValue) -> bool) {
-        if matches!(keys, KeyRange::One(_)) {
+        if matches!(keys, KeyRange::One(_)) && !self.counts_single_keys {
             return;
         }
         for (key, versions) in self.history.iter().filter(|(key, _)| keys.contains(key)) {
@@ -194,6 +197,7 @@ impl Model {
     fn command(&mut self, index: u64, command: &Command) -> Outcome {
         self.taken = false;
         self.visited.clear();
+        self.counts_single_keys = false;
         match command {
             Command::Put {
                 key,
