@@ -1,8 +1,8 @@
 //! How much the ranges of one command visit. The application of an entry can't be stopped, so it
 //! needs a limit; and every member must reach the same result, so the limit counts only what all of
 //! them have, however their stores are laid out: each existing key, and each deleted one that
-//! history still has. From version 4 of commands on, single keys count too that are compared or
-//! read: a batch may name the same large one thousands of times.
+//! history still has. From version 4 of commands on, single keys count too that are compared, or
+//! read and exist: a batch may name the same large one thousands of times.
 
 use std::ops::ControlFlow;
 

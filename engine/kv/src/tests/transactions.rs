@@ -2,13 +2,14 @@
 //! example.
 
 use bytes::Bytes;
-use dengine_types::{EntryKind, Revision, SessionId};
+use dengine_types::{EntryKind, LeaseId, Revision, SessionId};
 
 use super::{
     Machine, apply, between, bytes, command_entry, compact, delete, entry, everything, machine,
     put, run, show, stamped,
 };
 use crate::outcome::{decode_kept, encode_kept};
+use crate::visits::VisitBounds;
 use crate::{
     BATCH_DEPTH_MAX, BATCH_KEPT_BYTES_MAX, BATCH_READ_BYTES_MAX, Batch, BatchAnswer,
     BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, KeyRange,
@@ -424,6 +425,62 @@ fn what_is_compared_and_read_of_single_keys_is_bounded() {
         bytes_max: READER_BATCH_BYTES_MAX as u64,
     };
     assert_eq!(answer(reads(fits + 2)), Some(Outcome::Refused(too_much)));
+}
+
+/// A member that applies all of them in one step must refuse what one refuses that takes them one
+/// by one.
+#[test]
+fn a_single_key_that_is_deleted_costs_nothing_wherever_the_step_begins() {
+    let reads = then(vec![read_at(one("b"), None), read_at(one("a"), None)]);
+    let entries = [
+        put("a", "1"),
+        put("b", "1"),
+        delete("a"),
+        Command::Batch(reads),
+    ];
+    let entries = (1..)
+        .zip(entries)
+        .map(|(index, it)| command_entry(index, it));
+    let entries = entries.collect::<Vec<_>>();
+    let outcomes_of = |entries_of_a_step: usize| {
+        let mut machine = machine();
+        machine.bound_visits(VisitBounds {
+            keys: 1,
+            ..VisitBounds::ALL
+        });
+        let steps = entries.chunks(entries_of_a_step);
+        let applied = steps.flat_map(|step| machine.apply(step).expect("apply"));
+        applied.map(|it| it.outcome).collect::<Vec<_>>()
+    };
+    let one_by_one = outcomes_of(1);
+    assert!(matches!(one_by_one[3], Outcome::Batch { .. }));
+    assert_eq!(outcomes_of(4), one_by_one);
+}
+
+#[test]
+fn a_lease_that_is_missing_is_told_before_a_key_that_is() {
+    let mut machine = machine();
+    let unknown = LeaseId(7);
+    let lease = PutLease::Attach(unknown);
+    let keep = Command::Put {
+        key: bytes("a"),
+        value: Bytes::new(),
+        ignore_value: true,
+        prev_kv: false,
+        ttl_ms: 0,
+        lease,
+    };
+    let missing = Refusal::LeaseNotFound(unknown);
+    assert_eq!(apply(&mut machine, keep), Outcome::Refused(missing.clone()));
+    let kept = BatchOperation::Put {
+        key: bytes("a"),
+        value: Bytes::new(),
+        ignore_value: true,
+        prev_kv: false,
+        ttl_ms: 0,
+        lease,
+    };
+    assert_eq!(refused(&mut machine, then(vec![kept])), missing);
 }
 
 #[test]

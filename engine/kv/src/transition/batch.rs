@@ -94,16 +94,10 @@ impl<S: Store> Transition<'_, S> {
                     ignore_value,
                     lease,
                     ..
-                } => {
-                    let kept = match ignore_value {
-                        true => self.check_kept(key, &mut kept_bytes)?,
-                        false => Ok(()),
-                    };
-                    match kept {
-                        Ok(()) => self.check_put(key, *lease)?,
-                        refused => refused,
-                    }
-                }
+                } => match self.check_put(key, *lease)? {
+                    Ok(()) if *ignore_value => self.check_kept(key, &mut kept_bytes)?,
+                    checked => checked,
+                },
                 BatchOperation::Range(read) => read
                     .revision
                     .map_or(Ok(()), |at| check_past(at, current, compacted)),

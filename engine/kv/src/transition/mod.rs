@@ -235,6 +235,9 @@ impl<'a, S: Store> Transition<'a, S> {
                 ttl_ms,
                 lease,
             } => {
+                if let Err(refusal) = self.check_put(&key, lease)? {
+                    return Ok(Outcome::Refused(refusal));
+                }
                 let value = match ignore_value {
                     true => self.value_to_keep(&key)?,
                     false => Some(value),
@@ -242,9 +245,6 @@ impl<'a, S: Store> Transition<'a, S> {
                 let Some(value) = value else {
                     return Ok(Outcome::Refused(Refusal::KeyNotFound));
                 };
-                if let Err(refusal) = self.check_put(&key, lease)? {
-                    return Ok(Outcome::Refused(refusal));
-                }
                 let prev = self.put(key, value, ttl_ms, lease, prev_kv)?;
                 let revision = self.state.revision;
                 Ok(Outcome::Put { revision, prev })

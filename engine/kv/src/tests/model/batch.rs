@@ -126,10 +126,14 @@ impl Model {
         match operation {
             BatchOperation::Put {
                 key,
-                ignore_value: true,
+                ignore_value,
+                lease,
                 ..
-            } if self.get(key, self.revision).is_none() => Some(Refusal::KeyNotFound),
-            BatchOperation::Put { key, lease, .. } => self.refuses_put(key, *lease),
+            } => {
+                let lacks_value = *ignore_value && self.get(key, self.revision).is_none();
+                let refused = self.refuses_put(key, *lease);
+                refused.or(lacks_value.then_some(Refusal::KeyNotFound))
+            }
             BatchOperation::Range(read) => {
                 let requested = read.revision?;
                 let (current, compacted) = (Revision(self.revision), Revision(self.compacted));
@@ -240,17 +244,21 @@ impl Model {
 
     /// Records the cost of each key that a range of the past visits.
     fn visit_past(&mut self, keys: &KeyRange, at: u64) {
-        if matches!(keys, KeyRange::One(_)) && !self.counts_single_keys {
+        let is_single = matches!(keys, KeyRange::One(_));
+        if is_single && !self.counts_single_keys {
             return;
         }
+        // What the command itself has changed is not written yet.
+        let written = self.revision - u64::from(self.taken);
         for (key, versions) in self.history.iter().filter(|(key, _)| keys.contains(key)) {
-            let (then, later): (Vec<_>, Vec<_>) = versions.iter().partition(|(it, _)| *it <= at);
-            if !later.is_empty() {
+            let versions = versions.iter().filter(|(it, _)| *it <= written);
+            let (then, later): (Vec<_>, Vec<_>) = versions.partition(|(it, _)| *it <= at);
+            if !later.is_empty() && !is_single {
                 self.visited.push(32);
             }
             match then.last() {
                 Some((_, Some(kv))) => self.visited.push(32 + key.len() + kv.value.len()),
-                Some((deleted, None)) if *deleted > self.compacted => {
+                Some((deleted, None)) if *deleted > self.compacted && !is_single => {
                     self.visited.push(32 + key.len());
                 }
                 Some((_, None)) | None => {}

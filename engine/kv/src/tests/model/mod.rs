@@ -74,13 +74,15 @@ impl Model {
 
     /// Visits the existing keys of a range until `enough`, and records the cost.
     fn visit(&mut self, keys: &KeyRange, mut enough: impl FnMut(&KeyValue) -> bool) {
-        if matches!(keys, KeyRange::One(_)) && !self.counts_single_keys {
+        let is_single = matches!(keys, KeyRange::One(_));
+        if is_single && !self.counts_single_keys {
             return;
         }
         for (key, versions) in self.history.iter().filter(|(key, _)| keys.contains(key)) {
             let now = versions.last().expect("a key without a version");
             match now {
                 (_, Some(kv)) => self.visited.push(32 + key.len() + kv.value.len()),
+                (_, None) if is_single => {}
                 (at, None) if *at > self.compacted => self.visited.push(32 + key.len()),
                 (_, None) => {}
             }
@@ -207,12 +209,12 @@ impl Model {
                 ttl_ms,
                 lease,
             } => {
-                let Some(value) = self.value_to_put(key, value, *ignore_value) else {
-                    return Outcome::Refused(Refusal::KeyNotFound);
-                };
                 if let Some(refusal) = self.refuses_put(key, *lease) {
                     return Outcome::Refused(refusal);
                 }
+                let Some(value) = self.value_to_put(key, value, *ignore_value) else {
+                    return Outcome::Refused(Refusal::KeyNotFound);
+                };
                 let prev = self.put(key, &value, *ttl_ms, *lease).filter(|_| *prev_kv);
                 let revision = Revision(self.revision);
                 Outcome::Put { revision, prev }
