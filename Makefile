@@ -80,6 +80,7 @@ test: setup-test ## every test but the long ones, those on a real Kubernetes inc
 	@$(call part,Simulation,$(SIM_TEST),7 min)
 	@$(call part,Models,$(MODELS_LOOM) && $(MODELS_SHUTTLE),3 min)
 	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes -- --skip full::,6 min$(comma) and 15 for Kubernetes the first time)
+	@$(call part,etcd's API,$(DIFFER) --seed 1 --with leases --seconds 180,3 min)
 	@printf '\nEverything passed. It took\n'; cat $(TIMES)
 
 torture: setup-torture ## real members under faults, checked for linearizability (DURATION=5m, SEED=; as root)
@@ -120,8 +121,12 @@ older: setup-dengine ## a cluster of an older commit, upgraded member by member 
 	@DENGINE_OLDER_PROGRAM=$(OLDER)/dengine-$(FROM) DENGINE_OLDER_NAME=$(FROM) DENGINE_OLDER_FOLDERS=$(abspath $(or $(FOLDERS),$(OLDER)/folders)) \
 	  $(CARGO_TEST) --test processes -- --ignored older::
 
-etcd-differ: ## random calls of the etcd API on two systems, compared (LEFT=etcd=PROGRAM, RIGHT=dengine=PROGRAM or addresses, DURATION=60 seconds, SEED=, MEMBERS=1|3, WITH=leases,alarms, REPLAY=FILE)
-	@cargo run --release --locked --quiet -p dengine-etcd-differ -- --left $(LEFT) --right $(RIGHT) $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(DURATION),60)) \
+# What is compared unless LEFT= and RIGHT= name other systems; $(1): which etcd.
+DIFFER = $(CARGO_TARGET_DIR)/release/etcd-differ \
+  --left $(or $(LEFT),etcd=$$($(CARGO_TARGET_DIR)/release/dengine-e2e etcd $(1))) --right $(or $(RIGHT),dengine=$(CARGO_TARGET_DIR)/release/dengine)
+etcd-differ: setup-bench ## random calls of the etcd API on etcd and on DEngine, compared (DURATION=60 seconds, SEED=, MEMBERS=1|3, WITH=leases,alarms, ETCD_VERSION=3.6.16|3.7.3, REPLAY=FILE; LEFT=, RIGHT= other systems: etcd=PROGRAM, dengine=PROGRAM or addresses)
+	@$(BUILD)
+	@$(call DIFFER,$(ETCD_VERSION:%=--etcd-version %)) $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(DURATION),60)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(MEMBERS),--members $(MEMBERS)) $(if $(WITH),--with $(WITH))
 
 e2e-full: setup-test ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it)

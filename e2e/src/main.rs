@@ -8,6 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use dengine_e2e::{bench, demo, product};
 use dengine_local_kubernetes::layout::Layout;
+use dengine_local_kubernetes::programs::{self, EtcdVersion};
 use dengine_local_kubernetes::{down, node, provisioner, up};
 
 /// A real Kubernetes on this machine, and DEngine on it.
@@ -32,6 +33,12 @@ enum Command {
     DemoDown,
     /// DEngine and etcd on this machine, in turns, in one table.
     Bench(Box<bench::Options>),
+    /// Build etcd, and print where it is.
+    Etcd {
+        /// Which one
+        #[arg(long, default_value = EtcdVersion::V3_6.number(), value_parser = bench::etcd_versions())]
+        etcd_version: EtcdVersion,
+    },
     /// What `up` runs as PID 1 of the node.
     #[command(hide = true)]
     Node {
@@ -71,6 +78,7 @@ fn run(command: Command) -> Result<()> {
         Command::Demo => block_on(demo::up(&std::env::current_exe()?)),
         Command::DemoDown => demo::down(),
         Command::Bench(options) => block_on(bench::run(&options)),
+        Command::Etcd { etcd_version } => print(&programs::etcd(etcd_version)?.display()),
         Command::Node { state } => node::run(&Layout::at(state)),
         Command::Provisioner { state } => block_on(provisioner::run(&Layout::at(state))),
     }

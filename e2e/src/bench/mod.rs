@@ -21,7 +21,7 @@ use dengine_local_kubernetes::progress::ProgressStep;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-pub use self::options::Options;
+pub use self::options::{Options, etcd_versions};
 use self::options::{Durability, Scenario, System};
 use self::servers::{Dengine, Servers};
 

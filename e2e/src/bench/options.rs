@@ -90,7 +90,8 @@ pub struct Options {
     bench_arg: Vec<String>,
 }
 
-fn etcd_versions() -> impl TypedValueParser<Value = EtcdVersion> {
+/// The versions that can be built.
+pub fn etcd_versions() -> impl TypedValueParser<Value = EtcdVersion> {
     let numbers = EtcdVersion::ALL.map(EtcdVersion::number);
     PossibleValuesParser::new(numbers).map(|number| {
         let mut all = EtcdVersion::ALL.into_iter();
