@@ -111,9 +111,21 @@ impl AdminClient {
         let message = v1::BootstrapRequest {
             cluster_id,
             folder_id: folder_id.into(),
+            first_revision: 0,
         };
+        self.bootstrap_with(message).await
+    }
+
+    /// The same, with the revision that the empty store is to have.
+    ///
+    /// # Errors
+    /// Those of [`bootstrap`](Self::bootstrap).
+    pub async fn bootstrap_with(
+        &self,
+        bootstrap: v1::BootstrapRequest,
+    ) -> Result<v1::BootstrapResponse> {
         let mut admin = self.admin().await?;
-        let request = self.request(message);
+        let request = self.request(bootstrap);
         self.call(Operation::Write, admin.bootstrap(request)).await
     }
 

@@ -1,15 +1,18 @@
 //! Membership and its changes as protobuf messages, in the log and in the store.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use dengine_types::{ClusterId, MemberId};
+use dengine_types::{ClusterId, MemberId, Revision};
 use prost::Message as _;
 
 use super::{MEMBER_ID_MAX, Member, Membership, MembershipChange};
 use crate::StoreError;
 
-/// The version of changes that this program writes, and the highest that it reads. As with
-/// [commands](crate::command), every new field or kind needs a new version.
-pub const CHANGE_VERSION: u8 = 1;
+/// The highest version of changes that this program reads. As with [commands](crate::command),
+/// every new field or kind needs a new version; a change is written in the oldest that has all of
+/// it. Version 2: a cluster may begin at another revision than 1.
+pub const CHANGE_VERSION: u8 = 2;
+/// The version of all others.
+const CHANGE_VERSION_OLDEST: u8 = 1;
 
 /// Why bytes are not a membership, or not a change of one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,11 +23,17 @@ impl MembershipChange {
     /// Encodes the data of a log entry.
     #[must_use]
     pub fn encode(self) -> Bytes {
+        let version = match &self {
+            Self::Bootstrap { first_revision, .. } if *first_revision != Revision(1) => {
+                CHANGE_VERSION
+            }
+            _ => CHANGE_VERSION_OLDEST,
+        };
         let record = ChangeRecord {
             kind: Some(self.into()),
         };
         let mut data = BytesMut::with_capacity(1 + record.encoded_len());
-        data.put_u8(CHANGE_VERSION);
+        data.put_u8(version);
         record
             .encode(&mut data)
             .expect("a growing buffer takes every message");
@@ -40,7 +49,9 @@ impl MembershipChange {
         match data.split_first() {
             None | Some((0, _)) => Ok(Err(malformed("no version"))),
             // Every version from the first on.
-            Some((1..=CHANGE_VERSION, record)) => Ok(Self::decode_record(record)),
+            Some((CHANGE_VERSION_OLDEST..=CHANGE_VERSION, record)) => {
+                Ok(Self::decode_record(record))
+            }
             Some((&found, _)) => Err(StoreError::NewerFormat {
                 what: "a membership change in the log",
                 found: u32::from(found),
@@ -55,6 +66,7 @@ impl MembershipChange {
             ChangeKind::Bootstrap(it) => Ok(Self::Bootstrap {
                 cluster_id: ClusterId(it.cluster_id),
                 member: it.member.ok_or_else(|| malformed("no member"))?.into(),
+                first_revision: Revision(it.first_revision.unwrap_or(1)),
             }),
             ChangeKind::AddLearner(member) => Ok(Self::AddLearner(member.into())),
             ChangeKind::Promote(id) => Ok(Self::Promote(MemberId(id))),
@@ -66,12 +78,15 @@ impl MembershipChange {
 impl From<MembershipChange> for ChangeKind {
     fn from(change: MembershipChange) -> Self {
         match change {
-            MembershipChange::Bootstrap { cluster_id, member } => {
-                Self::Bootstrap(BootstrapRecord {
-                    cluster_id: cluster_id.0,
-                    member: Some(member.into()),
-                })
-            }
+            MembershipChange::Bootstrap {
+                cluster_id,
+                member,
+                first_revision: Revision(first),
+            } => Self::Bootstrap(BootstrapRecord {
+                cluster_id: cluster_id.0,
+                member: Some(member.into()),
+                first_revision: (first != 1).then_some(first),
+            }),
             MembershipChange::AddLearner(member) => Self::AddLearner(member.into()),
             MembershipChange::Promote(id) => Self::Promote(id.0),
             MembershipChange::Remove(id) => Self::Remove(id.0),
@@ -210,4 +225,7 @@ struct BootstrapRecord {
     cluster_id: u64,
     #[prost(message, optional, tag = "2")]
     member: Option<MemberRecord>,
+    /// None: 1.
+    #[prost(uint64, optional, tag = "3")]
+    first_revision: Option<u64>,
 }

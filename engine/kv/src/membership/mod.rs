@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
 use dengine_planted::planted;
-use dengine_types::{ClusterId, MemberId};
+use dengine_types::{ClusterId, MemberId, NUMBER_MAX, Revision};
 
 pub use encoding::{CHANGE_VERSION, MembershipDecodeError};
 
@@ -45,6 +45,10 @@ pub enum MembershipChange {
         cluster_id: ClusterId,
         /// The first member; `voter` is ignored.
         member: Member,
+        /// The revision of the empty store, 1 at least. Whoever begins a cluster in place of another
+        /// one begins above its revisions, so that clients never see one twice; what is below it
+        /// is answered as compacted.
+        first_revision: Revision,
     },
     /// Adds a member that receives the log but does not vote; `voter` is ignored.
     AddLearner(Member),
@@ -74,6 +78,8 @@ pub enum MembershipRefusal {
     /// A cluster is bootstrapped only once.
     #[error("the cluster is already bootstrapped, as {0}")]
     AlreadyBootstrapped(ClusterId),
+    #[error("a store cannot begin at revision {0}: it must be from 1 to {NUMBER_MAX}")]
+    FirstRevision(Revision),
     /// A field of the new member is not allowed.
     #[error("the member's {0}")]
     Invalid(&'static str),
@@ -137,9 +143,11 @@ impl Membership {
     /// If the change breaks a rule; the membership is then unchanged.
     pub fn apply(&mut self, change: MembershipChange) -> Result<(), MembershipRefusal> {
         match change {
-            MembershipChange::Bootstrap { cluster_id, member } => {
-                self.bootstrap(cluster_id, member)
-            }
+            MembershipChange::Bootstrap {
+                cluster_id,
+                member,
+                first_revision,
+            } => self.bootstrap(cluster_id, member, first_revision),
             _ if self.cluster_id == ClusterId(0) => Err(MembershipRefusal::NotBootstrapped),
             MembershipChange::AddLearner(member) => self.add(member, false),
             MembershipChange::Promote(id) => self.promote(id),
@@ -151,12 +159,16 @@ impl Membership {
         &mut self,
         cluster_id: ClusterId,
         member: Member,
+        first_revision: Revision,
     ) -> Result<(), MembershipRefusal> {
         if self.cluster_id != ClusterId(0) {
             return Err(MembershipRefusal::AlreadyBootstrapped(self.cluster_id));
         }
         if cluster_id == ClusterId(0) {
             return Err(MembershipRefusal::Invalid("cluster id must not be 0"));
+        }
+        if !(1..=NUMBER_MAX).contains(&first_revision.0) {
+            return Err(MembershipRefusal::FirstRevision(first_revision));
         }
         self.add(member, true)?;
         self.cluster_id = cluster_id;

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use dengine_types::{ClusterId, MemberId, Revision};
 use proptest::prelude::*;
 
-use super::change_entry;
+use super::{bytes, change_entry, command_entry, put};
 use crate::layout::decode_membership;
 use crate::membership::{
     MEMBERS_MAX, Member, Membership, MembershipChange, MembershipRefusal, TEXT_BYTES_MAX,
 };
 use crate::store::MemoryStore;
-use crate::{Outcome, StateMachine, StoreError};
+use crate::{Outcome, ReadError, StateMachine, StoreError};
 
 fn member(id: u64, name: &str) -> Member {
     Member {
@@ -28,6 +28,7 @@ fn bootstrap() -> MembershipChange {
     MembershipChange::Bootstrap {
         cluster_id: ClusterId(7),
         member: member(1, "a"),
+        first_revision: Revision(1),
     }
 }
 
@@ -94,6 +95,7 @@ fn a_cluster_is_bootstrapped_once_before_any_change() {
     let nameless = MembershipChange::Bootstrap {
         cluster_id: ClusterId(0),
         member: member(1, "a"),
+        first_revision: Revision(1),
     };
     assert!(matches!(
         refused(Membership::default(), nameless),
@@ -206,6 +208,7 @@ fn the_largest_number_is_refused_as_an_id() {
     let begin = MembershipChange::Bootstrap {
         cluster_id: ClusterId(7),
         member: member(next.0, "a"),
+        first_revision: Revision(1),
     };
     for (membership, change) in [(membership, add), (Membership::default(), begin)] {
         assert!(matches!(
@@ -367,6 +370,65 @@ fn a_membership_survives_a_reopen_and_takes_no_revision() {
     assert_eq!(*machine.membership(), pair());
 }
 
+fn beginning_at(first_revision: u64) -> MembershipChange {
+    MembershipChange::Bootstrap {
+        cluster_id: ClusterId(7),
+        member: member(1, "a"),
+        first_revision: Revision(first_revision),
+    }
+}
+
+#[test]
+fn a_cluster_begins_at_the_revision_that_it_is_told() {
+    const FIRST: u64 = 1_000_000_000;
+    let store = MemoryStore::default();
+    let mut machine = StateMachine::open(store.clone()).expect("open");
+    let entries = [
+        change_entry(1, beginning_at(FIRST)),
+        command_entry(2, put("a", "1")),
+    ];
+    let applied = machine.apply(&entries).expect("apply");
+    let put = Outcome::Put {
+        revision: Revision(FIRST + 1),
+        prev: None,
+    };
+    assert_eq!(applied[1].outcome, put);
+    let hash = machine.reader().logical_hash().expect("hash");
+    drop(machine);
+    let machine = StateMachine::open(store).expect("open again");
+    let reader = machine.reader();
+    assert_eq!(reader.logical_hash().expect("hash"), hash);
+    let at = |revision| reader.get(&bytes("a"), Some(Revision(revision)));
+    assert_eq!(at(FIRST).expect("it is empty there").1, None);
+    assert!(at(FIRST + 1).expect("the put").1.is_some());
+    // What was before it was another cluster's.
+    assert!(matches!(at(FIRST - 1), Err(ReadError::Compacted { .. })));
+}
+
+#[test]
+fn a_first_revision_that_leaves_no_room_is_refused() {
+    for first in [0, 1 << 62, u64::MAX] {
+        let refusal = refused(Membership::default(), beginning_at(first));
+        assert_eq!(refusal, MembershipRefusal::FirstRevision(Revision(first)));
+        let mut machine = super::machine();
+        let entry = change_entry(1, beginning_at(first));
+        let applied = machine.apply(&[entry]).expect("apply").remove(0);
+        assert_eq!(applied.outcome, Outcome::Membership(Err(refusal)));
+        assert_eq!(machine.revision(), Revision(1));
+    }
+}
+
+/// Otherwise it would begin at 1 there, and the members would disagree.
+#[test]
+fn a_first_revision_stops_a_program_that_does_not_know_it() {
+    assert_eq!(beginning_at(1).encode()[0], 1);
+    assert_eq!(beginning_at(2).encode()[0], 2);
+    for first in [1, 2] {
+        let decoded = MembershipChange::decode(&beginning_at(first).encode());
+        assert_eq!(decoded.expect("it is read"), Ok(beginning_at(first)));
+    }
+}
+
 fn change() -> impl Strategy<Value = MembershipChange> {
     let id = || (0..8_u64).prop_map(MemberId);
     let new = || (0..8_u64, 0..5_u8).prop_map(|(id, name)| member(id, &format!("m{name}")));
@@ -374,6 +436,7 @@ fn change() -> impl Strategy<Value = MembershipChange> {
         1 => (0..3_u64, new()).prop_map(|(cluster, member)| MembershipChange::Bootstrap {
             cluster_id: ClusterId(cluster),
             member,
+            first_revision: Revision(1),
         }),
         3 => new().prop_map(MembershipChange::AddLearner),
         2 => id().prop_map(MembershipChange::Promote),

@@ -306,14 +306,32 @@ impl<'a, S: Store> Transition<'a, S> {
         Outcome::Compact { revision: current }
     }
 
+    /// Has the empty store begin at a revision. What was before it belongs to another cluster, so
+    /// that it can't be read here.
+    fn begin_at(&mut self, first: Revision) {
+        if first == MachineState::EMPTY.first_revision {
+            return;
+        }
+        self.raise_format();
+        self.state.first_revision = first;
+        self.state.revision = first;
+        self.state.compact_revision = first;
+    }
+
     fn change_membership(&mut self, data: &[u8]) -> Result<Outcome, StoreError> {
-        let changed = MembershipChange::decode(data)?
-            .map_err(MembershipRefusal::from)
-            .and_then(|change| {
-                let mut changed = Membership::clone(&self.membership);
-                changed.apply(change).map(|()| changed)
-            });
+        let change = MembershipChange::decode(data)?;
+        let begins_at = match &change {
+            Ok(MembershipChange::Bootstrap { first_revision, .. }) => Some(*first_revision),
+            _ => None,
+        };
+        let changed = change.map_err(MembershipRefusal::from).and_then(|change| {
+            let mut changed = Membership::clone(&self.membership);
+            changed.apply(change).map(|()| changed)
+        });
         Ok(Outcome::Membership(changed.map(|changed| {
+            if let Some(first) = begins_at {
+                self.begin_at(first);
+            }
             self.batch.put(MEMBERSHIP_KEY, &changed.encode());
             self.membership = Arc::new(changed);
             Arc::clone(&self.membership)

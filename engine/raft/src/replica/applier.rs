@@ -236,6 +236,7 @@ mod tests {
         let bootstrap = MembershipChange::Bootstrap {
             cluster_id: ClusterId(7),
             member: member(1),
+            first_revision: Revision(1),
         };
         let learner = MembershipChange::AddLearner(member(2)).encode();
         let mut entries = vec![entry(1, EntryKind::Membership, bootstrap.encode())];

@@ -236,7 +236,7 @@ mod tests {
     use std::time::Duration;
 
     use dengine_kv::MembershipRefusal;
-    use dengine_types::{ClusterId, Term};
+    use dengine_types::{ClusterId, Revision, Term};
 
     use super::*;
 
@@ -265,6 +265,7 @@ mod tests {
             MembershipChange::Bootstrap {
                 cluster_id,
                 member: first.under(MemberId(1)),
+                first_revision: Revision(1),
             },
             MembershipChange::AddLearner(second.under(MemberId(2))),
             MembershipChange::AddLearner(new_member("third").under(MemberId(3))),

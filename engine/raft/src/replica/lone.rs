@@ -6,7 +6,9 @@ use dengine_kv::{CommandVersion, Member, MembershipChange, StateMachine};
 use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Batch, Log, LogReader};
-use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
+use dengine_types::{
+    ClusterId, Entry, EntryKind, HardState, Index, MemberId, Moment, Revision, Term,
+};
 
 use super::{Applier, Replica, ReplicaConfig};
 use crate::consensus::{ConsensusConfig, Role};
@@ -78,6 +80,7 @@ impl LoneLeader {
         MembershipChange::Bootstrap {
             cluster_id: ClusterId(1),
             member,
+            first_revision: Revision(1),
         }
     }
 

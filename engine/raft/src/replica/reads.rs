@@ -136,7 +136,7 @@ mod tests {
     use dengine_log::conformance::small_options;
     use dengine_log::memory::MemoryDisk;
     use dengine_log::{Batch, Log, LogReader};
-    use dengine_types::{ClusterId, MemberId, Moment};
+    use dengine_types::{ClusterId, MemberId, Moment, Revision};
 
     use super::super::{AppliedRange, Applier, Counts, ReplicaConfig, first_batch};
     use super::*;
@@ -167,7 +167,7 @@ mod tests {
                 folder_id: "f1".to_owned(),
                 voter: true,
             };
-            let first = first_batch(ClusterId(1), member);
+            let first = first_batch(ClusterId(1), member, Revision(1));
             let hard_state = first.hard_state.expect("its term begins");
             let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
             log.append(&first).unwrap();

@@ -324,8 +324,8 @@ mod tests {
         leader.check(V3);
     }
 
-    /// Nothing asks in which version a change is to be encoded, for there is only one. A commit
-    /// that raises `CHANGE_VERSION` has `MembershipChange::encode` take
+    /// Nothing asks in which version a change is to be encoded, for those that a running cluster
+    /// makes are in the first one. A commit that changes that has `MembershipChange::encode` take
     /// [`Replica::command_version`], as that of commands does, and write no more than what goes
     /// with it.
     #[test]

@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use dengine_client::{AdminClient, Error};
 use dengine_protocol::v1::{
-    AddLearnerRequest, JoinRequest, Lifecycle, Member, MemberProgress, StatusResponse,
+    AddLearnerRequest, BootstrapRequest, JoinRequest, Lifecycle, Member, MemberProgress,
+    StatusResponse,
 };
+use dengine_types::NUMBER_MAX;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{ENDPOINTS_VARIABLE, EXIT_OK, say};
@@ -37,6 +40,11 @@ pub(super) struct InitArgs {
     )]
     endpoints: Vec<String>,
 
+    /// The revision of the empty store, for a cluster that takes the place of another one whose
+    /// clients remember its revisions: above all of them. Earlier ones are answered as compacted.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = revision())]
+    first_revision: u64,
+
     /// Longest time for the whole command, as in 30s or 2m.
     #[arg(long, default_value = "1m", value_parser = dengine_commands::time_limit)]
     timeout: Duration,
@@ -50,11 +58,15 @@ pub(super) fn run(args: InitArgs) -> anyhow::Result<u8> {
     let deadline = Instant::now() + args.timeout;
     runtime.block_on(async {
         let mut init = Init::reach(args.endpoints, deadline).await?;
-        let cluster_id = init.bootstrap().await?;
+        let cluster_id = init.bootstrap(args.first_revision).await?;
         init.gather(cluster_id).await?;
         init.report(cluster_id).await
     })?;
     Ok(EXIT_OK)
+}
+
+fn revision() -> RangedU64ValueParser {
+    RangedU64ValueParser::new().range(1..=NUMBER_MAX)
 }
 
 struct Init {
@@ -100,7 +112,7 @@ impl Init {
     }
 
     /// The cluster that the members belong to; if there is none, the first begins it.
-    async fn bootstrap(&mut self) -> anyhow::Result<u64> {
+    async fn bootstrap(&mut self, first_revision: u64) -> anyhow::Result<u64> {
         let mut known: Vec<_> = self
             .members
             .iter()
@@ -113,6 +125,9 @@ impl Init {
             [] => {}
             [cluster_id] => {
                 say(&format!("cluster {cluster_id}: exists already"));
+                if first_revision != 1 {
+                    say("--first-revision says nothing to a cluster that exists");
+                }
                 return Ok(cluster_id);
             }
             _ => {
@@ -122,11 +137,27 @@ impl Init {
         let cluster_id = rand::random_range(1..=u64::MAX);
         let first = &mut self.members[0];
         let folder_id = first.status.folder_id.clone();
-        first
+        let request = BootstrapRequest {
+            cluster_id,
+            folder_id,
+            // The protocol's 0 is 1, which every release knows.
+            first_revision: if first_revision == 1 {
+                0
+            } else {
+                first_revision
+            },
+        };
+        let begun = first
             .client
-            .bootstrap(cluster_id, folder_id)
+            .bootstrap_with(request.clone())
             .await
             .with_context(|| format!("{} could not begin a cluster", first.endpoint))?;
+        ensure!(
+            begun.first_revision == request.first_revision,
+            "{} has begun cluster {cluster_id} at revision 1, for its release does not know \
+             --first-revision: upgrade it, and begin again with an empty --data-dir",
+            first.endpoint
+        );
         first.status.cluster_id = cluster_id;
         say(&format!(
             "cluster {cluster_id}: bootstrapped by {}",

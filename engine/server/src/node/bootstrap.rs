@@ -4,7 +4,7 @@ use dengine_data_dir::{DataDir, Identity};
 use dengine_kv::Member;
 pub(super) use dengine_raft::replica::FIRST_MEMBER;
 use dengine_raft::replica::first_batch;
-use dengine_types::ClusterId;
+use dengine_types::{ClusterId, Revision};
 
 use crate::config::Config;
 use crate::error::StartError;
@@ -27,6 +27,7 @@ pub(super) fn write_first_entry(
     config: &Config,
     cluster_id: ClusterId,
     member: &Member,
+    first_revision: Revision,
 ) -> Result<(), StartError> {
     folder.discard_leftovers()?;
     let identity = Identity {
@@ -38,7 +39,7 @@ pub(super) fn write_first_entry(
         path: folder.log_path(),
         source: Box::new(source),
     };
-    log.append(&first_batch(cluster_id, member.clone()))
+    log.append(&first_batch(cluster_id, member.clone(), first_revision))
         .map_err(failed)?;
     log.sync().map_err(failed)
 }

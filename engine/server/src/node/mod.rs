@@ -48,14 +48,14 @@ use std::time::Instant;
 
 use dengine_data_dir::{DataDir, Identity};
 use dengine_kv as kv;
-use dengine_kv::{Member, Membership, MembershipChange, Reader};
+use dengine_kv::{Member, Membership, MembershipChange, MembershipRefusal, Reader};
 pub use dengine_raft::Written;
 pub(crate) use dengine_raft::answers;
 use dengine_raft::answers::Held;
 pub use dengine_raft::replica::NewMember;
 use dengine_raft::replica::{ChangeStep, Changed, Changing, MembershipRequest};
 use dengine_raft::{Confirm, LeaseAnswer, LeaseAsk, Successor};
-use dengine_types::{ClusterId, Index, LeaseId, MemberId, Revision, Term};
+use dengine_types::{ClusterId, Index, LeaseId, MemberId, NUMBER_MAX, Revision, Term};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
@@ -337,8 +337,28 @@ impl Node {
         cluster_id: ClusterId,
         folder_id: &str,
     ) -> Result<Member, RequestError> {
+        self.bootstrap_at(cluster_id, folder_id, Revision(1)).await
+    }
+
+    /// The same for a cluster that takes the place of another: its empty store is at
+    /// `first_revision`, which is to be above all revisions of that one. Earlier ones are answered
+    /// as compacted.
+    ///
+    /// # Errors
+    /// Those of [`Node::bootstrap`], and [`RequestError::Invalid`] for a revision that is 0, or
+    /// above 2^62 - 1.
+    pub async fn bootstrap_at(
+        &self,
+        cluster_id: ClusterId,
+        folder_id: &str,
+        first_revision: Revision,
+    ) -> Result<Member, RequestError> {
         if cluster_id.0 == 0 {
             return Err(RequestError::Invalid("cluster id 0 is reserved".to_owned()));
+        }
+        if !(1..=NUMBER_MAX).contains(&first_revision.0) {
+            let refusal = MembershipRefusal::FirstRevision(first_revision);
+            return Err(RequestError::Invalid(refusal.to_string()));
         }
         let identity = Identity {
             cluster_id,
@@ -350,7 +370,7 @@ impl Node {
             .map_err(|refusal| RequestError::Invalid(refusal.to_string()))?;
         let first = member.clone();
         self.become_member(identity, folder_id, move |folder, config| {
-            bootstrap::write_first_entry(folder, config, cluster_id, &first)
+            bootstrap::write_first_entry(folder, config, cluster_id, &first, first_revision)
         })
         .await?;
         Ok(member)

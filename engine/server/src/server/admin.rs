@@ -17,7 +17,7 @@ use dengine_protocol::v1::{
     RemoveResponse, Session, SessionsRequest, SessionsResponse, SnapshotRequest, SnapshotResponse,
     StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
 };
-use dengine_types::{ClusterId, MemberId, SessionId};
+use dengine_types::{ClusterId, MemberId, Revision, SessionId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Request, Response, Status};
 
@@ -120,11 +120,16 @@ impl Admin for AdminService {
         let BootstrapRequest {
             cluster_id,
             folder_id,
+            first_revision,
         } = request.into_inner();
-        let result = self.node.bootstrap(ClusterId(cluster_id), &folder_id).await;
-        answer(match result {
+        let first = Revision(first_revision.max(1));
+        let begun = self
+            .node
+            .bootstrap_at(ClusterId(cluster_id), &folder_id, first);
+        answer(match begun.await {
             Ok(first) => Ok(BootstrapResponse {
                 member: Some(member(first)),
+                first_revision,
             }),
             Err(error) => Err(request_status(&error)),
         })

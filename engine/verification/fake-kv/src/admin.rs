@@ -166,6 +166,7 @@ impl Admin for Peer {
         match request.into_inner().folder_id {
             named if named == member.folder_id => Ok(Response::new(BootstrapResponse {
                 member: Some(member),
+                ..BootstrapResponse::default()
             })),
             other => Err(Status::failed_precondition(format!(
                 "the folder is not {other}"

@@ -16,7 +16,7 @@ use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Filled, Log, LogReader, Piece};
 use dengine_planted::{Bug, plant};
-use dengine_types::{ClusterId, HardState, MemberId, Moment};
+use dengine_types::{ClusterId, HardState, MemberId, Moment, Revision};
 use shuttle::future::block_on;
 use shuttle::sync::mpsc::{Receiver, Sender, channel};
 use shuttle::thread;
@@ -49,6 +49,7 @@ fn bootstrapped(disk: MemoryDisk) -> (Log<MemoryDisk>, StateMachine<MemoryStore>
             folder_id: "f1".to_owned(),
             voter: true,
         },
+        Revision(1),
     );
     let hard_state = first.hard_state.expect("its term begins");
     let (mut log, _) = Log::open(disk, small_options()).expect("memory opens");

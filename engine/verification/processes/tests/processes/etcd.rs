@@ -284,6 +284,34 @@ async fn history_is_compacted_at_whichever_member_is_asked() {
     }
 }
 
+#[tokio::test]
+async fn a_cluster_that_takes_the_place_of_another_begins_above_its_revisions() {
+    const FIRST: i64 = 1_000_000_000;
+    let flags = ["--first-revision", "1000000000"];
+    let mut cluster = Cluster::form_by(3, Member::serve_etcd, &flags).await;
+    let mut at_leader = kv(&cluster.members[cluster.leader().await]).await;
+    let put = at_leader.put(put("k", "one")).await.unwrap().into_inner();
+    assert_eq!(put.header.unwrap().revision, FIRST + 1);
+    let restarted = cluster.follower().await;
+    cluster.members[restarted].kill();
+    cluster.members[restarted].start();
+    cluster.members[restarted].ready().await;
+    for member in &cluster.members {
+        let mut kv = kv(member).await;
+        let read = kv.range(get("k")).await.unwrap().into_inner();
+        assert_eq!(read.kvs[0].create_revision, FIRST + 1);
+        let at = |revision| RangeRequest { revision, ..all() };
+        let empty = kv.range(at(FIRST)).await.unwrap().into_inner();
+        assert_eq!(empty.count, 0);
+        // A revision of the other cluster.
+        refused(
+            kv.range(at(FIRST - 1)).await,
+            Code::OutOfRange,
+            "etcdserver: mvcc: required revision has been compacted",
+        );
+    }
+}
+
 fn operation(put: PutRequest) -> RequestOp {
     RequestOp {
         request: Some(Operation::RequestPut(put)),

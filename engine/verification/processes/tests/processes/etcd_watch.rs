@@ -212,6 +212,26 @@ async fn a_watch_of_what_is_compacted_is_shown_where_history_begins() {
     );
 }
 
+#[tokio::test]
+async fn a_watch_of_revisions_of_another_cluster_is_shown_where_this_one_begins() {
+    const FIRST: i64 = 1_000_000_000;
+    let flags = ["--first-revision", "1000000000"];
+    let cluster = Cluster::form_by(1, Member::serve_etcd, &flags).await;
+    let mut watching = Watching::at(&cluster.members[0]).await;
+    let from = |start_revision| WatchCreateRequest {
+        start_revision,
+        ..prefix_a()
+    };
+    assert!(!watching.create(from(7)).await.canceled);
+    let ended = watching.next().await.unwrap();
+    assert_eq!((ended.canceled, ended.compact_revision), (true, FIRST));
+    let created = watching.create(from(FIRST)).await;
+    assert_eq!(revision(&created), FIRST);
+    assert_eq!(watching.put("a", "1").await, FIRST + 1);
+    let event = watching.next().await.unwrap();
+    assert_eq!(event.events[0].kv.as_ref().unwrap().mod_revision, FIRST + 1);
+}
+
 /// clientv3 takes a revision for the beginning of all watches of the stream.
 #[tokio::test]
 async fn no_progress_is_sent_while_a_watch_begins_in_the_future() {

@@ -13,7 +13,7 @@ use dengine_raft::replica::{
     open_member,
 };
 use dengine_snapshot::{MemberDirs, SnapshotError, Staging};
-use dengine_types::{ClusterId, HardState, Index};
+use dengine_types::{ClusterId, HardState, Index, Revision};
 
 use super::hub::Hub;
 use super::process::Process;
@@ -97,7 +97,7 @@ impl Member {
         let opened = Log::open(self.disk.clone(), self.options(sim, &settings));
         let (mut log, _) = opened.expect("a new disk works");
         if first {
-            let batch = first_batch(CLUSTER, self.record.clone());
+            let batch = first_batch(CLUSTER, self.record.clone(), Revision(1));
             log.append(&batch).expect("a new disk works");
             log.sync().expect("a new disk works");
         }

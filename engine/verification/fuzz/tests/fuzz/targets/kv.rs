@@ -347,6 +347,7 @@ fn changes() -> Vec<Vec<u8>> {
         MembershipChange::Bootstrap {
             cluster_id: ClusterId(7),
             member: member(1),
+            first_revision: Revision(1),
         },
         MembershipChange::AddLearner(member(2)),
         MembershipChange::Promote(MemberId(2)),

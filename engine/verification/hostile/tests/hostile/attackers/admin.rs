@@ -127,6 +127,7 @@ fn orders(arena: Arena) -> BoxFuture<'static, ()> {
     let bootstrap = BootstrapRequest {
         cluster_id: arena.lead.cluster ^ 1,
         folder_id: arena.lead.folder.clone(),
+        first_revision: u64::MAX,
     };
     let join = JoinRequest {
         cluster_id: arena.lead.cluster ^ 1,

@@ -22,8 +22,13 @@ impl Cluster {
 
     /// The same, with each member changed before its first start.
     pub(crate) async fn form_with(size: usize, change: impl Fn(&mut Member)) -> Self {
+        Self::form_by(size, change, &[]).await
+    }
+
+    /// The same, with further flags of `dengine init`.
+    pub(crate) async fn form_by(size: usize, change: impl Fn(&mut Member), flags: &[&str]) -> Self {
         let mut cluster = Self::start(size, change);
-        let output = cluster.init();
+        let output = cluster.init_with(flags);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let complained = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "dengine init: {said}{complained}");
@@ -55,9 +60,14 @@ impl Cluster {
 
     /// Runs `dengine init` on all members.
     pub(crate) fn init(&self) -> Output {
+        self.init_with(&[])
+    }
+
+    fn init_with(&self, flags: &[&str]) -> Output {
         let endpoints = self.endpoints().join(",");
         dengine()
             .args(["init", "--endpoints", &endpoints])
+            .args(flags)
             .output()
             .unwrap()
     }
