@@ -22,16 +22,6 @@ use crate::messages::key_value;
 use crate::range::{limit, requested, selection};
 use crate::writes::{Mutation, put_lease};
 
-/// Whether what this member has applied will do for a transaction that only reads.
-#[must_use]
-pub fn is_serializable(txn: &TxnRequest) -> bool {
-    let mut operations = txn.success.iter().chain(&txn.failure);
-    operations.all(|operation| match &operation.request {
-        Some(Request::RequestRange(range)) => range.serializable,
-        _ => false,
-    })
-}
-
 impl Mutation for TxnRequest {
     type Response = TxnResponse;
 
@@ -358,17 +348,11 @@ mod tests {
     }
 
     #[test]
-    fn what_only_reads_may_be_stale_if_all_of_it_may() {
-        let fresh = || range(|_| ());
-        let stale = || range(|range| range.serializable = true);
-        assert!(is_serializable(&success(vec![])));
-        assert!(is_serializable(&success(vec![stale()])));
-        assert!(!is_serializable(&success(vec![stale(), fresh()])));
+    fn what_only_reads_is_a_batch_that_only_reads() {
         let txn = TxnRequest {
-            failure: vec![fresh()],
-            ..success(vec![stale()])
+            failure: vec![range(|_| ())],
+            ..success(vec![range(|_| ())])
         };
-        assert!(!is_serializable(&txn));
         let request = command(&txn).unwrap();
         assert!(request.read_only().is_some());
         let request = command(&success(vec![put("a")])).unwrap();
