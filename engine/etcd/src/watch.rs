@@ -1,7 +1,7 @@
 //! Watches: what a client asks for, and what it is sent.
 
-use dengine_kv::watch::{EventBatch, WatchSpec};
 use dengine_kv::KeyRange;
+use dengine_kv::watch::{EventBatch, WatchSpec};
 use dengine_types::Revision;
 
 use crate::errors::EtcdError;

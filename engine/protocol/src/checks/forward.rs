@@ -12,7 +12,7 @@ use tonic::Status;
 use crate::checks::header::Header;
 use crate::checks::limits::RequestLimits;
 use crate::checks::writes::Mutation;
-use crate::codec::{Value, for_each_field};
+use crate::fields::{Value, batch_elements, for_each_field};
 use crate::v1::{ForwardRequest, ForwardResponse, ResponseHeader};
 
 /// Most comparisons and operations of a batch and of those within it together, as many as a client
@@ -103,30 +103,31 @@ fn counted(command: &[u8]) -> Result<usize, Status> {
     let behind_version = command.get(1..).unwrap_or_default();
     match command_elements(behind_version) {
         Some(elements) if elements <= ELEMENTS_MAX => Ok(elements),
-        Some(elements) => Err(Status::invalid_argument(format!(
-            "the command has {elements} operations and comparisons; it has at most {ELEMENTS_MAX}"
+        Some(_) => Err(Status::invalid_argument(format!(
+            "the command has at most {ELEMENTS_MAX} operations and comparisons, in batches that \
+             are nested at most {BATCH_DEPTH_MAX} deep"
         ))),
-        None => Err(Status::invalid_argument(
-            "the command is malformed, or its batches are nested too deep",
-        )),
+        None => Err(Status::invalid_argument("the command is malformed")),
     }
 }
 
 /// How many comparisons, operations and other elements of lists an encoded command of the log has,
-/// behind its version, at all levels of its batches together; `None` if it is malformed, or its
-/// batches are nested deeper than any may be. `docs/formats.md` has the numbers of the fields.
+/// behind its version, at all levels of its batches together; `None` if it is malformed, and
+/// `usize::MAX` if its batches are nested deeper than any may be. `docs/formats.md` has the numbers
+/// of the fields.
 fn command_elements(command: &[u8]) -> Option<usize> {
-    let mut found = 0;
+    let mut found: usize = 0;
     for_each_field(command, |number, value| {
         let Value::Bytes(value) = value else {
             return Some(());
         };
-        found += match number {
-            5 => batch_elements(value, BATCH_DEPTH_MAX)?,
+        let elements = match number {
+            5 => batch_elements(value, 5, BATCH_DEPTH_MAX)?,
             // Keys that expire, and leases that are checkpointed.
             11 | 15 => list_elements(value)?,
             _ => 0,
         };
+        found = found.saturating_add(elements);
         Some(())
     })?;
     Some(found)
@@ -138,28 +139,6 @@ fn list_elements(list: &[u8]) -> Option<usize> {
     for_each_field(list, |number, value| {
         found += usize::from(matches!((number, value), (1, Value::Bytes(_))));
         Some(())
-    })?;
-    Some(found)
-}
-
-/// Those of a batch and of the batches in it, of which so many may be within each other.
-fn batch_elements(batch: &[u8], depth: usize) -> Option<usize> {
-    let depth = depth.checked_sub(1)?;
-    let mut found = 0;
-    for_each_field(batch, |number, value| {
-        let Value::Bytes(element) = value else {
-            return Some(());
-        };
-        found += usize::from((1..=3).contains(&number));
-        if !(2..=3).contains(&number) {
-            return Some(());
-        }
-        for_each_field(element, |number, value| {
-            if let (5, Value::Bytes(inner)) = (number, value) {
-                found += batch_elements(inner, depth)?;
-            }
-            Some(())
-        })
     })?;
     Some(found)
 }
@@ -428,7 +407,7 @@ mod tests {
             written(&field(5, &inner))
         };
         assert!(nested(BATCH_DEPTH_MAX).command(&TEST_LIMITS).is_ok());
-        refused(&nested(BATCH_DEPTH_MAX + 1), "nested too deep");
+        refused(&nested(BATCH_DEPTH_MAX + 1), "nested at most");
         refused(&written(&[0x2a, 5, 0]), "malformed");
     }
 
