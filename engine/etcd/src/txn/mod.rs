@@ -6,7 +6,7 @@ mod checks;
 mod compares;
 
 use dengine_kv::{
-    Batch, BatchAnswer, BatchOperation, Command, KeyRange, Outcome, RangeRead, RunningRevision,
+    Batch, BatchAnswer, BatchOperation, Command, KeyRange, Outcome, Put, RangeRead, RunningRevision,
 };
 use dengine_types::Revision;
 
@@ -78,14 +78,12 @@ fn operation(operation: &RequestOp) -> Result<BatchOperation, EtcdError> {
                 selection: selection(range),
             })))
         }
-        Some(Request::RequestPut(put)) => Ok(BatchOperation::Put {
-            key: put.key.clone(),
-            value: put.value.clone(),
+        Some(Request::RequestPut(put)) => Ok(BatchOperation::Put(Put {
             ignore_value: put.ignore_value,
             prev_kv: put.prev_kv,
-            ttl_ms: 0,
             lease: put_lease(put),
-        }),
+            ..Put::new(put.key.clone(), put.value.clone())
+        })),
         Some(Request::RequestDeleteRange(delete)) => Ok(BatchOperation::Delete {
             keys: KeyRange::from_wire(&delete.key, &delete.range_end),
             prev_kv: delete.prev_kv,

@@ -9,7 +9,7 @@ use crate::store::{MemoryStore, Store as _};
 use crate::visits::VisitBounds;
 use crate::{
     Batch, BatchAnswer, BatchOperation, Command, KeyRange, KeyValue, Outcome, PREVIOUS_BYTES_MAX,
-    PutLease, Refusal, StateMachine,
+    Put, Refusal, StateMachine,
 };
 
 const VALUE_BYTES: usize = 1 << 20;
@@ -42,14 +42,10 @@ fn batch(then: Vec<BatchOperation>) -> Command {
 }
 
 fn replace(number: usize) -> BatchOperation {
-    BatchOperation::Put {
-        key: bytes(&key(number)),
-        value: bytes("new"),
-        ignore_value: false,
+    BatchOperation::Put(Put {
         prev_kv: true,
-        ttl_ms: 0,
-        lease: PutLease::None,
-    }
+        ..Put::new(bytes(&key(number)), bytes("new"))
+    })
 }
 
 fn remove(number: usize) -> BatchOperation {

@@ -14,7 +14,7 @@ use super::{
 use crate::store::MemoryStore;
 use crate::{
     Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, ExpiredKey,
-    KeyRange, LoggedRequest, Outcome, PutLease, Relation, Request, StateMachine, StoreError,
+    KeyRange, LoggedRequest, Outcome, Put, Relation, Request, StateMachine, StoreError,
 };
 
 const SESSION: SessionId = SessionId(1);
@@ -57,14 +57,11 @@ fn batch(version: u64) -> Batch {
             compare("a", Relation::NotEqual, CompareTarget::Value(bytes("no"))),
         ],
         then: vec![
-            BatchOperation::Put {
-                key: bytes("batch"),
-                value: bytes("then"),
-                ignore_value: false,
+            BatchOperation::Put(Put {
                 prev_kv: true,
                 ttl_ms: 7,
-                lease: PutLease::None,
-            },
+                ..Put::new(bytes("batch"), bytes("then"))
+            }),
             BatchOperation::Delete {
                 keys: between("d0", "d2"),
                 prev_kv: true,

@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use dengine_kv::{
-    Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome,
-    PutLease, Relation,
+    Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome, Put,
+    Relation,
 };
 use dengine_types::Revision;
 use tonic::Status;
@@ -154,14 +154,11 @@ fn operation(operation: &v1::Operation, limits: &RequestLimits) -> Result<BatchO
         Some(Wire::Put(put)) => {
             limits.check_key(&put.key)?;
             limits.check_value(&put.value)?;
-            Ok(BatchOperation::Put {
-                key: put.key.clone(),
-                value: put.value.clone(),
-                ignore_value: false,
+            Ok(BatchOperation::Put(Put {
                 prev_kv: put.prev_kv,
                 ttl_ms: put.ttl_ms,
-                lease: PutLease::None,
-            })
+                ..Put::new(put.key.clone(), put.value.clone())
+            }))
         }
         Some(Wire::Delete(delete)) => {
             limits.check_key(&delete.key)?;

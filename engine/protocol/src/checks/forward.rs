@@ -166,9 +166,9 @@ fn decoded(command: &Bytes) -> Result<Command, Status> {
 /// That any client could have asked for it.
 fn check(command: &Command, limits: &RequestLimits) -> Result<(), Status> {
     match command {
-        Command::Put { key, value, .. } => {
-            limits.check_key(key)?;
-            limits.check_value(value)
+        Command::Put(put) => {
+            limits.check_key(&put.key)?;
+            limits.check_value(&put.value)
         }
         Command::CompareAndSwap {
             key,
@@ -222,9 +222,9 @@ fn check_batch(batch: &Batch, limits: &RequestLimits) -> Result<(), Status> {
     let operations = batch.then.iter().chain(&batch.otherwise);
     for operation in operations {
         match operation {
-            BatchOperation::Put { key, value, .. } => {
-                limits.check_key(key)?;
-                limits.check_value(value)?;
+            BatchOperation::Put(put) => {
+                limits.check_key(&put.key)?;
+                limits.check_value(&put.value)?;
             }
             BatchOperation::Delete { keys, .. } | BatchOperation::Get { keys, .. } => {
                 check_keys(keys, limits)?;
@@ -262,7 +262,7 @@ fn returned(batch: &Batch) -> Vec<KeyRange> {
 
 #[cfg(test)]
 mod tests {
-    use dengine_kv::{Compare, ExpiredKey, KeyValue, PutLease, Relation};
+    use dengine_kv::{Compare, ExpiredKey, KeyValue, Put, Relation};
     use dengine_types::{LeaseId, Revision};
     use tonic::Code;
 
@@ -271,14 +271,10 @@ mod tests {
     use crate::checks::writes;
 
     fn put(key: &'static str) -> Command {
-        Command::Put {
-            key: key.into(),
-            value: "v".into(),
-            ignore_value: false,
+        Command::Put(Put {
             prev_kv: true,
-            ttl_ms: 0,
-            lease: PutLease::None,
-        }
+            ..Put::new(key, "v")
+        })
     }
 
     #[test]
@@ -338,17 +334,7 @@ mod tests {
             }],
         };
         let twice = Command::Batch(Batch {
-            then: vec![
-                BatchOperation::Put {
-                    key: "k".into(),
-                    value: "v".into(),
-                    ignore_value: false,
-                    prev_kv: false,
-                    ttl_ms: 0,
-                    lease: PutLease::None,
-                };
-                2
-            ],
+            then: vec![BatchOperation::put("k", "v"); 2],
             ..Batch::default()
         });
         let long = KeyRange::One(vec![b'k'; TEST_LIMITS.max_key_bytes + 1].into());
@@ -415,13 +401,8 @@ mod tests {
     #[test]
     fn a_batch_is_no_larger_than_its_client_could_have_sent() {
         let batch = |values: usize| {
-            let then = (0..values).map(|at| BatchOperation::Put {
-                key: format!("key-{at}").into(),
-                value: vec![7; TEST_LIMITS.max_value_bytes].into(),
-                ignore_value: false,
-                prev_kv: false,
-                ttl_ms: 0,
-                lease: PutLease::None,
+            let then = (0..values).map(|at| {
+                BatchOperation::put(format!("key-{at}"), vec![7; TEST_LIMITS.max_value_bytes])
             });
             let inner = Batch {
                 then: then.collect(),

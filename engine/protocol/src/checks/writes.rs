@@ -1,7 +1,7 @@
 //! From requests that change something to commands, and from outcomes to answers.
 
 use dengine_kv as kv;
-use dengine_kv::{Command, Expected, KeyRange, Outcome, PutLease, Refusal};
+use dengine_kv::{Command, Expected, KeyRange, Outcome, Put, Refusal};
 use dengine_types::{Revision, SessionId};
 use tonic::Status;
 
@@ -123,14 +123,11 @@ impl Mutation for PutRequest {
         limits.check_key(&self.key)?;
         limits.check_value(&self.value)?;
         check_stamp(self.session)?;
-        Ok(Command::Put {
-            key: self.key.clone(),
-            value: self.value.clone(),
-            ignore_value: false,
+        Ok(Command::Put(Put {
             prev_kv: self.prev_kv,
             ttl_ms: self.ttl_ms,
-            lease: PutLease::None,
-        })
+            ..Put::new(self.key.clone(), self.value.clone())
+        }))
     }
 
     fn answer(&self, header: Header, outcome: Outcome) -> Result<PutResponse, Outcome> {
