@@ -197,6 +197,23 @@ impl Command {
         one.into_iter().chain(of_batch).filter(is_range)
     }
 
+    /// The ranges whose deleted pairs it returns: these are gathered while it is applied, by every
+    /// member.
+    #[must_use]
+    pub fn returned(&self) -> Vec<&KeyRange> {
+        let mut returned = Vec::new();
+        match self {
+            Self::Delete {
+                keys,
+                prev_kv: true,
+            } => returned.push(keys),
+            Self::Batch(batch) => batch.for_each_returned(&mut |keys| returned.push(keys)),
+            _ => {}
+        }
+        returned.retain(|keys| !matches!(keys, KeyRange::One(_)));
+        returned
+    }
+
     /// Whether it may read a revision of the past.
     pub(super) fn reads_past(&self) -> bool {
         match self {

@@ -97,6 +97,20 @@ impl Batch {
         self.inner().for_each(|batch| batch.for_each_range(take));
     }
 
+    /// Hands over what it deletes and returns, and what the batches within it do.
+    pub(super) fn for_each_returned<'a>(&'a self, take: &mut impl FnMut(&'a KeyRange)) {
+        for operation in self.operations() {
+            if let BatchOperation::Delete {
+                keys,
+                prev_kv: true,
+            } = operation
+            {
+                take(keys);
+            }
+        }
+        self.inner().for_each(|batch| batch.for_each_returned(take));
+    }
+
     /// How many records it visits at most, as far as it names them.
     pub(super) fn records(&self) -> usize {
         let of_list = |list: &[BatchOperation]| {

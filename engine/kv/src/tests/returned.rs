@@ -162,3 +162,29 @@ fn a_batch_that_is_refused_late_returns_the_refusal() {
     ));
     assert!(show(&machine, &key(FIT), None).starts_with('v'));
 }
+
+#[test]
+fn ranges_whose_pairs_are_returned_are_known_beforehand_at_every_depth() {
+    let range = |start: &str| KeyRange::From(bytes(start));
+    let of = |start: &str, prev_kv| BatchOperation::Delete {
+        keys: range(start),
+        prev_kv,
+    };
+    let inner = Batch {
+        otherwise: vec![of("b", true)],
+        ..Batch::default()
+    };
+    let whole = batch(vec![
+        of("a", true),
+        of("kept to itself", false),
+        remove(1),
+        BatchOperation::Batch(Box::new(inner)),
+    ]);
+    assert_eq!(whole.returned(), [&range("a"), &range("b")]);
+    let alone = |prev_kv| Command::Delete {
+        keys: range("a"),
+        prev_kv,
+    };
+    assert_eq!(alone(true).returned(), [&range("a")]);
+    assert!(alone(false).returned().is_empty());
+}

@@ -37,17 +37,6 @@ impl Mutation for BatchRequest {
         }
     }
 
-    fn returned(&self) -> Vec<KeyRange> {
-        let all = self.then.iter().chain(&self.otherwise);
-        all.filter_map(|operation| match &operation.operation {
-            Some(Wire::Delete(it)) if it.prev_kv && !it.range_end.is_empty() => {
-                Some(keys(&it.key, &it.range_end))
-            }
-            _ => None,
-        })
-        .collect()
-    }
-
     fn answer(&self, header: Header, outcome: Outcome) -> Result<BatchResponse, Outcome> {
         let nests = |answer: &BatchAnswer| matches!(answer, BatchAnswer::Batch { .. });
         match outcome {

@@ -54,20 +54,6 @@ impl Mutation for ForwardRequest {
         Ok(command)
     }
 
-    /// Its pairs are gathered while the command is applied, by every member.
-    fn returned(&self) -> Vec<KeyRange> {
-        let mut returned = match decoded(&self.command) {
-            Ok(Command::Delete {
-                keys,
-                prev_kv: true,
-            }) => vec![keys],
-            Ok(Command::Batch(batch)) => returned(&batch),
-            Ok(_) | Err(_) => Vec::new(),
-        };
-        returned.retain(|keys| !matches!(keys, KeyRange::One(_)));
-        returned
-    }
-
     fn answer(&self, header: Header, outcome: Outcome) -> Result<ForwardResponse, Outcome> {
         let outcome = match header.trimmed {
             true => outcome.without_pairs(),
@@ -245,19 +231,6 @@ fn check_keys(keys: &KeyRange, limits: &RequestLimits) -> Result<(), Status> {
             limits.check_range_end(end)
         }
     }
-}
-
-fn returned(batch: &Batch) -> Vec<KeyRange> {
-    let all = batch.then.iter().chain(&batch.otherwise);
-    all.flat_map(|operation| match operation {
-        BatchOperation::Delete {
-            keys,
-            prev_kv: true,
-        } => vec![keys.clone()],
-        BatchOperation::Batch(inner) => returned(inner),
-        _ => Vec::new(),
-    })
-    .collect()
 }
 
 #[cfg(test)]

@@ -24,11 +24,6 @@ pub trait Mutation: KvCall {
     /// The request is not well-formed, or beyond the limits.
     fn command(&self, limits: &RequestLimits) -> Result<Command, Status>;
 
-    /// Ranges whose pairs the answer is to hold.
-    fn returned(&self) -> Vec<KeyRange> {
-        Vec::new()
-    }
-
     /// The answer.
     ///
     /// # Errors
@@ -155,13 +150,6 @@ impl Mutation for DeleteRequest {
             keys: KeyRange::from_wire(&self.key, &self.range_end),
             prev_kv: self.prev_kv,
         })
-    }
-
-    fn returned(&self) -> Vec<KeyRange> {
-        if !self.prev_kv || self.range_end.is_empty() {
-            return Vec::new();
-        }
-        vec![KeyRange::from_wire(&self.key, &self.range_end)]
     }
 
     fn answer(&self, header: Header, outcome: Outcome) -> Result<DeleteResponse, Outcome> {
