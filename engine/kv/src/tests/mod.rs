@@ -15,6 +15,7 @@ mod returned;
 mod sessions;
 mod steps;
 mod transactions;
+mod version_4;
 mod versions;
 mod visits;
 

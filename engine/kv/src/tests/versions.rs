@@ -124,11 +124,11 @@ fn requests() -> Vec<Request> {
     requests
 }
 
-fn hex(data: &[u8]) -> String {
+pub(super) fn hex(data: &[u8]) -> String {
     data.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Bytes {
+pub(super) fn unhex(text: &str) -> Bytes {
     let digits = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal");
     (0..text.len()).step_by(2).map(digits).collect()
 }
@@ -140,8 +140,8 @@ fn apply(machine: &mut Machine, data: Bytes) -> Result<Outcome, StoreError> {
 }
 
 /// The outcomes of a machine for each of the commands, one a line, and then its pairs.
-fn answers(commands: impl IntoIterator<Item = Bytes>) -> String {
-    let mut machine = machine();
+pub(super) fn replayed(store: MemoryStore, commands: impl IntoIterator<Item = Bytes>) -> String {
+    let mut machine = StateMachine::open(store).expect("open");
     let mut text = String::new();
     for data in commands {
         let outcome = apply(&mut machine, data).expect("apply");
@@ -151,8 +151,12 @@ fn answers(commands: impl IntoIterator<Item = Bytes>) -> String {
     for pair in machine.reader().range(&query).expect("read").kvs {
         writeln!(text, "{pair:?}").expect("text");
     }
-    // What the first released version did not show.
-    text.replace(", lease: LeaseId(0)", "")
+    text
+}
+
+/// As the first released version shows them.
+fn answers(commands: impl IntoIterator<Item = Bytes>) -> String {
+    replayed(MemoryStore::default(), commands).replace(", lease: LeaseId(0)", "")
 }
 
 /// The bytes were written by the first released version, and are in logs. So neither file may
