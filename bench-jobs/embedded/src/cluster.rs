@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use dengine::config::Durability;
-use dengine::kv::{Command, Expected, Outcome, PutLease};
+use dengine::kv::{Command, Expected, Outcome};
 use dengine::types::{ClusterId, Revision};
 use dengine::{Config, NewMember, Node};
 use dengine_bench::target::{Events, Facts, Found, Leader, Way};
@@ -143,14 +143,7 @@ pub(crate) struct Direct(Node);
 
 impl Way for Direct {
     async fn put(&mut self, key: Bytes, value: &Bytes) -> Result<u64, String> {
-        let put = Command::Put {
-            key,
-            value: value.clone(),
-            ignore_value: false,
-            prev_kv: false,
-            ttl_ms: 0,
-            lease: PutLease::None,
-        };
+        let put = Command::put(key, value.clone());
         let written = self.0.write(put).await.map_err(|error| error.to_string())?;
         match written.outcome {
             Outcome::Put { revision, .. } => Ok(revision.0),

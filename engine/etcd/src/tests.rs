@@ -190,7 +190,7 @@ fn answers(operations: &[BatchOperation]) -> Vec<BatchAnswer> {
     };
     let pairs = || vec![pair("a", 3), pair("b", 1), pair("c", 2)];
     let answer = |operation: &BatchOperation| match operation {
-        BatchOperation::Put { .. } => BatchAnswer::Put {
+        BatchOperation::Put(_) => BatchAnswer::Put {
             prev: pairs().pop(),
         },
         BatchOperation::Delete { .. } => BatchAnswer::Delete {

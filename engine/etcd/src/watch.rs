@@ -1,9 +1,7 @@
 //! Watches: what a client asks for, and what it is sent.
 
-use std::mem;
-
+use dengine_kv::KeyRange;
 use dengine_kv::watch::{EventBatch, WatchSpec};
-use dengine_kv::{Event, KeyRange};
 use dengine_types::Revision;
 
 use crate::errors::EtcdError;
@@ -21,8 +19,8 @@ const MESSAGE_BYTES: usize = 512 * 1024;
 /// A watch that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Create {
-    /// What it wants. The events of a large revision come in several batches: [`WholeRevisions`]
-    /// puts them together for a client that did not ask for `fragment`.
+    /// What it wants. The events of a large revision come in several batches, which whoever serves
+    /// the watch puts together for a client that did not ask for `fragment`.
     pub spec: WatchSpec,
     /// The first revision of interest; `None`: the next.
     pub first: Option<Revision>,
@@ -114,28 +112,6 @@ impl WatchIds {
     }
 }
 
-/// Puts the batches of a revision together, for a client that takes whole revisions only. It holds
-/// one revision at most.
-#[derive(Debug, Default)]
-pub struct WholeRevisions {
-    open: Vec<Event>,
-}
-
-impl WholeRevisions {
-    /// Adds a batch; the whole of it and of what was held, if it ends a revision.
-    #[must_use]
-    pub fn add(&mut self, batch: EventBatch) -> Option<EventBatch> {
-        if self.open.is_empty() && !batch.fragment {
-            return Some(batch);
-        }
-        self.open.extend(batch.events);
-        (!batch.fragment).then(|| EventBatch {
-            events: mem::take(&mut self.open),
-            ..batch
-        })
-    }
-}
-
 /// The watch begins. `revision` is that of the store; for one that begins with the next revision it
 /// has to be exactly the one before: a client that loses the stream before the first event begins
 /// behind it.
@@ -149,16 +125,14 @@ pub fn created(watch_id: i64, header: Header, revision: Revision) -> WatchRespon
     }
 }
 
-/// The watch does not begin.
+/// The watch does not begin. Both created and cancelled: clients pair answers with requests by
+/// their order.
 #[must_use]
-pub fn refused(header: Header, refusal: WatchRefusal) -> WatchResponse {
+pub fn refused(header: Header, reason: String) -> WatchResponse {
     WatchResponse {
-        header: header.wire(),
-        watch_id: NO_WATCH,
-        created: true,
         canceled: true,
-        cancel_reason: refusal.to_string(),
-        ..WatchResponse::default()
+        cancel_reason: reason,
+        ..created(NO_WATCH, header, header.revision)
     }
 }
 
@@ -211,7 +185,7 @@ pub fn compacted(watch_id: i64, header: Header, compacted: Revision) -> WatchRes
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use dengine_kv::{EventKind, KeyValue, Stamp};
+    use dengine_kv::{Event, EventKind, KeyValue, Stamp};
     use dengine_types::LeaseId;
 
     use super::*;
@@ -248,7 +222,7 @@ mod tests {
         };
         let refusal = Create::new(&request).unwrap_err();
         assert_eq!(refusal, WatchRefusal::Compacted);
-        let response = refused(Header::default(), refusal);
+        let response = refused(Header::default(), refusal.to_string());
         assert_eq!(response.watch_id, -1);
         assert!(response.created && response.canceled);
         assert_eq!(
@@ -304,19 +278,6 @@ mod tests {
             fragment,
             next: Stamp::end_of(Revision(revision)),
         }
-    }
-
-    #[test]
-    fn fragments_are_put_together_for_a_client_that_takes_none() {
-        let mut whole = WholeRevisions::default();
-        let alone = batch(4, &["a"], false);
-        assert_eq!(whole.add(alone.clone()), Some(alone));
-        assert_eq!(whole.add(batch(5, &["a", "b"], true)), None);
-        assert_eq!(whole.add(batch(5, &["c"], true)), None);
-        let last = whole.add(batch(5, &["d"], false));
-        assert_eq!(last, Some(batch(5, &["a", "b", "c", "d"], false)));
-        let next = batch(6, &["a"], false);
-        assert_eq!(whole.add(next.clone()), Some(next));
     }
 
     #[test]

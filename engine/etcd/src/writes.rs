@@ -1,7 +1,7 @@
 //! From requests that change something to commands, and from outcomes to answers.
 
 use dengine_kv as kv;
-use dengine_kv::{Command, KeyRange, Outcome, PutLease};
+use dengine_kv::{Command, KeyRange, Outcome, Put, PutLease};
 use dengine_types::{LeaseId, Revision};
 use prost::Message;
 
@@ -77,14 +77,12 @@ impl Mutation for PutRequest {
     }
 
     fn command(&self) -> Result<Command, EtcdError> {
-        Ok(Command::Put {
-            key: self.key.clone(),
-            value: self.value.clone(),
+        Ok(Command::Put(Put {
             ignore_value: self.ignore_value,
             prev_kv: self.prev_kv,
-            ttl_ms: 0,
             lease: put_lease(self),
-        })
+            ..Put::new(self.key.clone(), self.value.clone())
+        }))
     }
 
     fn answer(&self, header: Header, outcome: Outcome) -> Result<PutResponse, EtcdError> {
@@ -254,14 +252,7 @@ mod tests {
     #[test]
     fn requests_become_commands() {
         let found = command(&put("k")).unwrap().command;
-        let expect = Command::Put {
-            key: "k".into(),
-            value: "v".into(),
-            ignore_value: false,
-            prev_kv: false,
-            ttl_ms: 0,
-            lease: PutLease::None,
-        };
+        let expect = Command::put("k", "v");
         assert_eq!(found, expect);
         let lease = |lease, ignore_lease| {
             put_lease(&PutRequest {

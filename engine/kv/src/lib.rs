@@ -43,7 +43,7 @@ pub mod watch;
 pub use collector::{Collected, Collector};
 pub use command::{
     Batch, BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, Expected,
-    ExpiredKey, LeaseCheckpoint, LoggedRequest, PutLease, RangeRead, Relation, Request,
+    ExpiredKey, LeaseCheckpoint, LoggedRequest, Put, PutLease, RangeRead, Relation, Request,
     SessionStamp,
 };
 pub use expiry::{DueSession, Expiry, RETRY as EXPIRY_RETRY};

@@ -105,7 +105,7 @@ impl<'a> Get<'a> {
                 keys_only: *keys_only,
                 count_only: *count_only,
             }),
-            BatchOperation::Put { .. }
+            BatchOperation::Put(_)
             | BatchOperation::Delete { .. }
             | BatchOperation::Range(_)
             | BatchOperation::Batch(_) => None,

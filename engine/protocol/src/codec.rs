@@ -12,11 +12,12 @@ use std::any::TypeId;
 use std::marker::PhantomData;
 
 use bytes::{Buf as _, Bytes};
-use prost::{DecodeError, Message, decode_length_delimiter};
+use prost::{DecodeError, Message};
 use tonic::Status;
 use tonic::codec::{DecodeBuf, Decoder};
 use tonic_prost::{ProstCodec, ProstEncoder};
 
+use crate::fields::{Value, for_each_field};
 use crate::v1::{BatchRequest, PipelineRequest};
 use crate::{
     BATCH_OPERATIONS_MAX, FRAME_BYTES_MAX, FRAME_CALLS_MAX, PEER_FRAME_MESSAGES_MAX, peer,
@@ -32,28 +33,45 @@ const PADDED_BYTES_MIN: usize = 4 << 10;
 const FRAME_OPERATIONS_MAX: usize = FRAME_BYTES_MAX / 7;
 
 /// What the generated clients and servers use.
+pub type Codec<T, U> = LeanCodec<T, U, Bounds>;
+
+/// Which messages of an API are refused before they are decoded.
+pub trait MessageBounds: Send + 'static {
+    /// Looks at the bytes of a message of type `U`.
+    ///
+    /// # Errors
+    /// It is malformed, or would hold more than any message that is served.
+    fn check<U: 'static>(message: &[u8]) -> Result<(), Status>;
+}
+
+/// The bounds of DEngine's own messages: of lists that may be long.
 #[derive(Debug)]
-pub struct Codec<T, U>(PhantomData<(T, U)>);
+pub enum Bounds {}
+
+/// A codec of messages of an API with the bounds `B`.
+#[derive(Debug)]
+pub struct LeanCodec<T, U, B>(PhantomData<(T, U, B)>);
 
 /// Decodes messages of one type.
 #[derive(Debug)]
-pub struct LeanDecoder<U>(PhantomData<U>);
+pub struct LeanDecoder<U, B>(PhantomData<(U, B)>);
 
-impl<T, U> Default for Codec<T, U> {
+impl<T, U, B> Default for LeanCodec<T, U, B> {
     fn default() -> Self {
         Self(PhantomData)
     }
 }
 
-impl<T, U> tonic::codec::Codec for Codec<T, U>
+impl<T, U, B> tonic::codec::Codec for LeanCodec<T, U, B>
 where
     T: Message + Send + 'static,
     U: Message + Default + Send + 'static,
+    B: MessageBounds,
 {
     type Encode = T;
     type Decode = U;
     type Encoder = ProstEncoder<T>;
-    type Decoder = LeanDecoder<U>;
+    type Decoder = LeanDecoder<U, B>;
 
     fn encoder(&mut self) -> Self::Encoder {
         tonic::codec::Codec::encoder(&mut ProstCodec::<T, U>::default())
@@ -64,7 +82,7 @@ where
     }
 }
 
-impl<U: Message + Default + 'static> Decoder for LeanDecoder<U> {
+impl<U: Message + Default + 'static, B: MessageBounds> Decoder for LeanDecoder<U, B> {
     type Item = U;
     type Error = Status;
 
@@ -78,16 +96,28 @@ impl<U: Message + Default + 'static> Decoder for LeanDecoder<U> {
         } else {
             buffer.copy_to_bytes(length)
         };
-        decode(message).map(Some)
+        decode_within::<U, B>(message).map(Some)
     }
 }
 
-/// Decodes a whole message.
+/// Decodes a whole message of our own.
 ///
 /// # Errors
 /// It is malformed, or has a list that no server takes.
 pub fn decode<U: Message + Default + 'static>(bytes: Bytes) -> Result<U, Status> {
-    check_lists::<U>(&bytes)?;
+    decode_within::<U, Bounds>(bytes)
+}
+
+/// Decodes a whole message of an API with the bounds `B`.
+///
+/// # Errors
+/// It is malformed, or beyond these bounds.
+pub fn decode_within<U, B>(bytes: Bytes) -> Result<U, Status>
+where
+    U: Message + Default + 'static,
+    B: MessageBounds,
+{
+    B::check::<U>(&bytes)?;
     let length = bytes.len();
     let message = U::decode(bytes).map_err(|error| malformed(&error))?;
     if length < PADDED_BYTES_MIN || length <= 2 * message.encoded_len() {
@@ -143,19 +173,21 @@ const fn lists(paths: &'static [Path], most: usize) -> Lists {
     }
 }
 
-/// Refuses lists that no server takes, before they are held.
-fn check_lists<U: 'static>(bytes: &[u8]) -> Result<(), Status> {
-    let is = TypeId::of::<U>();
-    let bounded: &[Lists] = if is == TypeId::of::<BatchRequest>() {
-        &BATCH
-    } else if is == TypeId::of::<PipelineRequest>() {
-        &FRAME
-    } else if is == TypeId::of::<peer::Frame>() {
-        &PEER_FRAME
-    } else {
-        &[]
-    };
-    bounded.iter().try_for_each(|lists| lists.check(bytes))
+impl MessageBounds for Bounds {
+    /// Refuses lists that no server takes, before they are held.
+    fn check<U: 'static>(message: &[u8]) -> Result<(), Status> {
+        let is = TypeId::of::<U>();
+        let bounded: &[Lists] = if is == TypeId::of::<BatchRequest>() {
+            &BATCH
+        } else if is == TypeId::of::<PipelineRequest>() {
+            &FRAME
+        } else if is == TypeId::of::<peer::Frame>() {
+            &PEER_FRAME
+        } else {
+            &[]
+        };
+        bounded.iter().try_for_each(|lists| lists.check(message))
+    }
 }
 
 impl Lists {
@@ -207,47 +239,6 @@ impl Elements {
             Self::Numbers => value.iter().filter(|byte| **byte < 0x80).count(),
         }
     }
-}
-
-/// What a field has, as far as it matters here.
-pub(crate) enum Value<'a> {
-    /// A number that takes as many bytes as it needs.
-    Number,
-    /// A message, bytes, or numbers one after the other.
-    Bytes(&'a [u8]),
-}
-
-/// Calls `visit` with the number and value of each field, but for numbers of fixed length; `None`
-/// if that returned it, or if the message is malformed.
-pub(crate) fn for_each_field<'a>(
-    mut message: &'a [u8],
-    mut visit: impl FnMut(usize, Value<'a>) -> Option<()>,
-) -> Option<()> {
-    while !message.is_empty() {
-        let key = varint(&mut message)?;
-        let length = match key & 7 {
-            0 => {
-                varint(&mut message)?;
-                visit(key >> 3, Value::Number)?;
-                continue;
-            }
-            1 => 8,
-            2 => varint(&mut message)?,
-            5 => 4,
-            // Groups, which no message has.
-            _ => return None,
-        };
-        let (value, behind) = message.split_at_checked(length)?;
-        if key & 7 == 2 {
-            visit(key >> 3, Value::Bytes(value))?;
-        }
-        message = behind;
-    }
-    Some(())
-}
-
-fn varint(bytes: &mut &[u8]) -> Option<usize> {
-    decode_length_delimiter(bytes).ok()
 }
 
 #[cfg(test)]

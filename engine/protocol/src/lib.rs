@@ -2,9 +2,9 @@
 //!
 //! What may live here: generated code and the constants that both ends of a connection must agree
 //! on, the table of the calls of `Kv` ([`kv_calls`]) and these as types ([`KvCall`]), how messages
-//! are decoded ([`codec`]), the trace that a call belongs to ([`trace`]) and, with the feature
-//! `checks`, how they are checked and converted ([`checks`]). What may not: other behaviour.
-//! Retrying belongs to `dengine-client`, serving to `dengine`.
+//! are decoded ([`codec`]) and counted before ([`fields`]), the trace that a call belongs to
+//! ([`trace`]) and, with the feature `checks`, how they are checked and converted ([`checks`]).
+//! What may not: other behaviour. Retrying belongs to `dengine-client`, serving to `dengine`.
 
 #![warn(missing_docs)]
 
@@ -12,6 +12,7 @@ mod call;
 #[cfg(feature = "checks")]
 pub mod checks;
 pub mod codec;
+pub mod fields;
 pub mod trace;
 
 pub use call::KvCall;

@@ -1,7 +1,7 @@
 //! A cluster of one inside a program: `cargo run --release --example embedded`
 #![expect(clippy::print_stdout, reason = "an example shows what it did")]
 
-use dengine::kv::{Command, PutLease};
+use dengine::kv::Command;
 use dengine::types::ClusterId;
 use dengine::{Config, Node};
 
@@ -23,14 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .await?;
 
     // Answered once it is on the disk.
-    let put = Command::Put {
-        key: "hello".into(),
-        value: "world".into(),
-        ignore_value: false,
-        prev_kv: false,
-        ttl_ms: 0,
-        lease: PutLease::None,
-    };
+    let put = Command::put("hello", "world");
     let written = node.write(put).await?;
 
     // A linearizable read: first confirm that this member is up to date, then read its own state.

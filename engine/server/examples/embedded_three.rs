@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use dengine::kv::{Command, PutLease};
+use dengine::kv::Command;
 use dengine::types::ClusterId;
 use dengine::{Config, NewMember, Node};
 
@@ -106,14 +106,7 @@ async fn leader(nodes: &[Node]) -> Result<&Node, Box<dyn Error>> {
 }
 
 async fn put(node: &Node, key: &str, value: &str) -> Result<(), Box<dyn Error>> {
-    let put = Command::Put {
-        key: key.to_owned().into(),
-        value: value.to_owned().into(),
-        ignore_value: false,
-        prev_kv: false,
-        ttl_ms: 0,
-        lease: PutLease::None,
-    };
+    let put = Command::put(key.to_owned(), value.to_owned());
     node.write(put).await?;
     Ok(())
 }

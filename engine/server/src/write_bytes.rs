@@ -48,7 +48,7 @@ pub(crate) fn of_parts_asked(call: &Call) -> usize {
 pub(crate) fn of_parts_proposed(command: &Command) -> usize {
     match command {
         Command::Batch(batch) => batch.parts_bytes(),
-        Command::Put { .. }
+        Command::Put(_)
         | Command::Delete { .. }
         | Command::CompareAndSwap { .. }
         | Command::Compact { .. }

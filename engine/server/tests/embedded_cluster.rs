@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dengine::{Config, NewMember, Node, RequestError};
-use dengine_kv::{Command, Outcome, PutLease};
+use dengine_kv::{Command, Outcome};
 use dengine_types::{ClusterId, MemberId, Revision};
 use futures::poll;
 
@@ -56,14 +56,10 @@ async fn ready(node: &Node) {
 }
 
 fn put(key: &str, value: &str) -> Command {
-    Command::Put {
-        key: Bytes::copy_from_slice(key.as_bytes()),
-        value: Bytes::copy_from_slice(value.as_bytes()),
-        ignore_value: false,
-        prev_kv: false,
-        ttl_ms: 0,
-        lease: PutLease::None,
-    }
+    Command::put(
+        Bytes::copy_from_slice(key.as_bytes()),
+        Bytes::copy_from_slice(value.as_bytes()),
+    )
 }
 
 async fn get(node: &Node, key: &str) -> Option<Bytes> {

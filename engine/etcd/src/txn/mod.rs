@@ -6,7 +6,7 @@ mod checks;
 mod compares;
 
 use dengine_kv::{
-    Batch, BatchAnswer, BatchOperation, Command, KeyRange, Outcome, RangeRead, RunningRevision,
+    Batch, BatchAnswer, BatchOperation, Command, KeyRange, Outcome, Put, RangeRead, RunningRevision,
 };
 use dengine_types::Revision;
 
@@ -21,16 +21,6 @@ use crate::header::{Header, nested, signed};
 use crate::messages::key_value;
 use crate::range::{limit, requested, selection};
 use crate::writes::{Mutation, put_lease};
-
-/// Whether what this member has applied will do for a transaction that only reads.
-#[must_use]
-pub fn is_serializable(txn: &TxnRequest) -> bool {
-    let mut operations = txn.success.iter().chain(&txn.failure);
-    operations.all(|operation| match &operation.request {
-        Some(Request::RequestRange(range)) => range.serializable,
-        _ => false,
-    })
-}
 
 impl Mutation for TxnRequest {
     type Response = TxnResponse;
@@ -88,14 +78,12 @@ fn operation(operation: &RequestOp) -> Result<BatchOperation, EtcdError> {
                 selection: selection(range),
             })))
         }
-        Some(Request::RequestPut(put)) => Ok(BatchOperation::Put {
-            key: put.key.clone(),
-            value: put.value.clone(),
+        Some(Request::RequestPut(put)) => Ok(BatchOperation::Put(Put {
             ignore_value: put.ignore_value,
             prev_kv: put.prev_kv,
-            ttl_ms: 0,
             lease: put_lease(put),
-        }),
+            ..Put::new(put.key.clone(), put.value.clone())
+        })),
         Some(Request::RequestDeleteRange(delete)) => Ok(BatchOperation::Delete {
             keys: KeyRange::from_wire(&delete.key, &delete.range_end),
             prev_kv: delete.prev_kv,
@@ -358,17 +346,11 @@ mod tests {
     }
 
     #[test]
-    fn what_only_reads_may_be_stale_if_all_of_it_may() {
-        let fresh = || range(|_| ());
-        let stale = || range(|range| range.serializable = true);
-        assert!(is_serializable(&success(vec![])));
-        assert!(is_serializable(&success(vec![stale()])));
-        assert!(!is_serializable(&success(vec![stale(), fresh()])));
+    fn what_only_reads_is_a_batch_that_only_reads() {
         let txn = TxnRequest {
-            failure: vec![fresh()],
-            ..success(vec![stale()])
+            failure: vec![range(|_| ())],
+            ..success(vec![range(|_| ())])
         };
-        assert!(!is_serializable(&txn));
         let request = command(&txn).unwrap();
         assert!(request.read_only().is_some());
         let request = command(&success(vec![put("a")])).unwrap();

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use dengine_types::{LeaseId, Revision};
 
 use crate::KeyRange;
-use crate::command::PutLease;
+use crate::command::Put;
 use crate::selection::Selection;
 
 /// Does `then` if all of `compares` hold, else `otherwise`, in order, in at most one revision.
@@ -57,17 +57,7 @@ pub enum CompareTarget {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchOperation {
     /// As [`Command::Put`](super::Command::Put).
-    Put {
-        key: Bytes,
-        value: Bytes,
-        /// As in [`Command::Put`](super::Command::Put). The key has to exist before the batch.
-        ignore_value: bool,
-        /// Return the pair before the change.
-        prev_kv: bool,
-        /// 0: never expires.
-        ttl_ms: u64,
-        lease: PutLease,
-    },
+    Put(Put),
     /// As [`Command::Delete`](super::Command::Delete).
     Delete {
         keys: KeyRange,

@@ -2,9 +2,9 @@
 
 use dengine_types::{LeaseId, Revision};
 
-use super::encoding::{key_range, put_lease, put_lease_record};
+use super::encoding::key_range;
 use super::records::{
-    BatchRecord, CompareRecord, DeleteRecord, GetRecord, OperationKind, OperationRecord, PutRecord,
+    BatchRecord, CompareRecord, DeleteRecord, GetRecord, OperationKind, OperationRecord,
     RangeRecord, TargetRecord,
 };
 use super::{Batch, BatchOperation, CommandError, Compare, CompareTarget, RangeRead, Relation};
@@ -99,21 +99,7 @@ impl TryFrom<CompareRecord> for Compare {
 impl From<BatchOperation> for OperationRecord {
     fn from(operation: BatchOperation) -> Self {
         let kind = match operation {
-            BatchOperation::Put {
-                key,
-                value,
-                ignore_value,
-                prev_kv,
-                ttl_ms,
-                lease,
-            } => OperationKind::Put(PutRecord {
-                key,
-                value,
-                prev_kv,
-                ttl_ms,
-                lease: put_lease_record(lease),
-                ignore_value,
-            }),
+            BatchOperation::Put(put) => OperationKind::Put(put.into()),
             BatchOperation::Delete { keys, prev_kv } => OperationKind::Delete(DeleteRecord {
                 keys: Some(keys.into()),
                 prev_kv,
@@ -139,14 +125,7 @@ impl From<BatchOperation> for OperationRecord {
 /// The operation of a batch which is within one less than `depth` others.
 fn operation(record: OperationRecord, depth: usize) -> Result<BatchOperation, CommandError> {
     Ok(match record.kind {
-        Some(OperationKind::Put(put)) => BatchOperation::Put {
-            lease: put_lease(put.lease.as_ref()),
-            key: put.key,
-            value: put.value,
-            ignore_value: put.ignore_value,
-            prev_kv: put.prev_kv,
-            ttl_ms: put.ttl_ms,
-        },
+        Some(OperationKind::Put(put)) => BatchOperation::Put(put.into()),
         Some(OperationKind::Delete(delete)) => BatchOperation::Delete {
             keys: key_range(delete.keys)?,
             prev_kv: delete.prev_kv,

@@ -11,7 +11,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 
-use super::{Batch, BatchOperation};
+use super::{Batch, BatchOperation, Put};
 use crate::KeyRange;
 
 impl Batch {
@@ -44,7 +44,7 @@ impl<'a> Changes<'a> {
         let mut all = Self::default();
         for operation in operations {
             match operation {
-                BatchOperation::Put { key, .. } => {
+                BatchOperation::Put(Put { key, .. }) => {
                     all.check_put(key)?;
                     all.puts.insert(key, key);
                 }

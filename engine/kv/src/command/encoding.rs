@@ -12,7 +12,7 @@ use super::records::{
 use super::version::NotRead;
 use super::{
     BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, Expected,
-    ExpiredKey, LeaseCheckpoint, LoggedRequest, PutLease, Request, SessionStamp,
+    ExpiredKey, LeaseCheckpoint, LoggedRequest, Put, PutLease, Request, SessionStamp,
 };
 use crate::{KeyRange, StoreError};
 
@@ -90,11 +90,7 @@ impl Request {
         };
         let is_about_lease = |compare: &Compare| matches!(compare.target, CompareTarget::Lease(_));
         match &mut self.command {
-            Command::Put {
-                ignore_value,
-                lease,
-                ..
-            } => (*ignore_value, *lease) = (false, PutLease::None),
+            Command::Put(put) => (put.ignore_value, put.lease) = (false, PutLease::None),
             Command::Batch(batch) if batch.compares.iter().any(is_about_lease) => {
                 return Err(CommandError::Incomplete("target"));
             }
@@ -103,13 +99,8 @@ impl Request {
             }
             Command::Batch(batch) => {
                 for operation in batch.then.iter_mut().chain(&mut batch.otherwise) {
-                    if let BatchOperation::Put {
-                        ignore_value,
-                        lease,
-                        ..
-                    } = operation
-                    {
-                        (*ignore_value, *lease) = (false, PutLease::None);
+                    if let BatchOperation::Put(put) = operation {
+                        (put.ignore_value, put.lease) = (false, PutLease::None);
                     }
                 }
             }
@@ -149,21 +140,7 @@ impl From<StampRecord> for SessionStamp {
 impl From<Command> for Kind {
     fn from(command: Command) -> Self {
         match command {
-            Command::Put {
-                key,
-                value,
-                ignore_value,
-                prev_kv,
-                ttl_ms,
-                lease,
-            } => Self::Put(PutRecord {
-                key,
-                value,
-                prev_kv,
-                ttl_ms,
-                lease: put_lease_record(lease),
-                ignore_value,
-            }),
+            Command::Put(put) => Self::Put(put.into()),
             Command::Delete { keys, prev_kv } => Self::Delete(DeleteRecord {
                 keys: Some(keys.into()),
                 prev_kv,
@@ -216,14 +193,7 @@ impl TryFrom<Kind> for Command {
 
     fn try_from(kind: Kind) -> Result<Self, CommandError> {
         Ok(match kind {
-            Kind::Put(put) => Self::Put {
-                lease: put_lease(put.lease.as_ref()),
-                key: put.key,
-                value: put.value,
-                ignore_value: put.ignore_value,
-                prev_kv: put.prev_kv,
-                ttl_ms: put.ttl_ms,
-            },
+            Kind::Put(put) => Self::Put(put.into()),
             Kind::Delete(delete) => Self::Delete {
                 keys: key_range(delete.keys)?,
                 prev_kv: delete.prev_kv,
@@ -271,7 +241,33 @@ impl TryFrom<Kind> for Command {
     }
 }
 
-pub(super) fn put_lease_record(lease: PutLease) -> Option<PutLeaseRecord> {
+impl From<Put> for PutRecord {
+    fn from(put: Put) -> Self {
+        Self {
+            key: put.key,
+            value: put.value,
+            prev_kv: put.prev_kv,
+            ttl_ms: put.ttl_ms,
+            lease: put_lease_record(put.lease),
+            ignore_value: put.ignore_value,
+        }
+    }
+}
+
+impl From<PutRecord> for Put {
+    fn from(record: PutRecord) -> Self {
+        Self {
+            key: record.key,
+            value: record.value,
+            ignore_value: record.ignore_value,
+            prev_kv: record.prev_kv,
+            ttl_ms: record.ttl_ms,
+            lease: put_lease(record.lease.as_ref()),
+        }
+    }
+}
+
+fn put_lease_record(lease: PutLease) -> Option<PutLeaseRecord> {
     match lease {
         PutLease::None => None,
         PutLease::Attach(id) => Some(PutLeaseRecord::Attach(id.0)),
@@ -279,7 +275,7 @@ pub(super) fn put_lease_record(lease: PutLease) -> Option<PutLeaseRecord> {
     }
 }
 
-pub(super) fn put_lease(record: Option<&PutLeaseRecord>) -> PutLease {
+fn put_lease(record: Option<&PutLeaseRecord>) -> PutLease {
     match record {
         None => PutLease::None,
         Some(PutLeaseRecord::Attach(id)) => PutLease::Attach(LeaseId(*id)),

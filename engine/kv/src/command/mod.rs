@@ -12,11 +12,13 @@ mod encoding;
 mod lease;
 mod needed;
 mod operations;
+mod put;
 mod records;
 mod version;
 
 pub use batch::{Batch, BatchOperation, Compare, CompareTarget, RangeRead, Relation};
 pub use lease::{LeaseCheckpoint, PutLease};
+pub use put::Put;
 pub use version::CommandVersion;
 
 use bytes::Bytes;
@@ -59,19 +61,7 @@ pub struct SessionStamp {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Sets a key.
-    Put {
-        key: Bytes,
-        value: Bytes,
-        /// Keep the value that the key has, in place of `value`, which is empty then. Refused as
-        /// [`Refusal::KeyNotFound`](super::Refusal::KeyNotFound) if there is no such key.
-        ignore_value: bool,
-        /// Return the pair before the change.
-        prev_kv: bool,
-        /// The key expires this many milliseconds after the put; 0 for never. Replaces the time to
-        /// live of earlier puts.
-        ttl_ms: u64,
-        lease: PutLease,
-    },
+    Put(Put),
     /// Deletes keys.
     Delete {
         keys: KeyRange,
@@ -85,7 +75,7 @@ pub enum Command {
         /// The required state of the key.
         expected: Expected,
         value: Bytes,
-        /// As in [`Self::Put`].
+        /// As in [`Put`].
         ttl_ms: u64,
     },
     /// Compares, and then does one of two lists of operations, all in one revision.
@@ -190,7 +180,7 @@ impl Command {
                 batch.for_each_range(&mut |keys| of_batch.push(keys));
                 None
             }
-            Self::Put { .. }
+            Self::Put(_)
             | Self::CompareAndSwap { .. }
             | Self::Compact { .. }
             | Self::OpenSession { .. }
@@ -205,6 +195,23 @@ impl Command {
         };
         let is_range = |keys: &&KeyRange| !matches!(keys, KeyRange::One(_));
         one.into_iter().chain(of_batch).filter(is_range)
+    }
+
+    /// The ranges whose deleted pairs it returns: these are gathered while it is applied, by every
+    /// member.
+    #[must_use]
+    pub fn returned(&self) -> Vec<&KeyRange> {
+        let mut returned = Vec::new();
+        match self {
+            Self::Delete {
+                keys,
+                prev_kv: true,
+            } => returned.push(keys),
+            Self::Batch(batch) => batch.for_each_returned(&mut |keys| returned.push(keys)),
+            _ => {}
+        }
+        returned.retain(|keys| !matches!(keys, KeyRange::One(_)));
+        returned
     }
 
     /// Whether it may read a revision of the past.
@@ -226,7 +233,7 @@ impl Command {
             Self::Batch(batch) => batch.records().max(1),
             Self::ExpireKeys { keys } => keys.len().max(1),
             Self::CheckpointLeases { leases } => leases.len().max(1),
-            Self::Put { .. }
+            Self::Put(_)
             | Self::Delete { .. }
             | Self::CompareAndSwap { .. }
             | Self::Compact { .. }
@@ -247,7 +254,7 @@ impl Command {
     #[must_use]
     pub fn may_be_stamped(&self) -> bool {
         match self {
-            Self::Put { .. }
+            Self::Put(_)
             | Self::Delete { .. }
             | Self::CompareAndSwap { .. }
             | Self::Batch(_)

@@ -1,7 +1,7 @@
 //! Which version it takes to write a command.
 
 use super::{
-    Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, PutLease, Request,
+    Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Put, PutLease, Request,
 };
 
 impl Request {
@@ -32,11 +32,7 @@ impl Command {
     /// Whether it takes version 4.
     fn is_new(&self) -> bool {
         match self {
-            Self::Put {
-                ignore_value,
-                lease,
-                ..
-            } => *ignore_value || *lease != PutLease::None,
+            Self::Put(put) => put.is_new(),
             Self::Batch(batch) => batch.is_new(),
             Self::GrantLease { .. }
             | Self::RevokeLease { .. }
@@ -54,6 +50,13 @@ impl Command {
     }
 }
 
+impl Put {
+    /// Whether it takes version 4.
+    fn is_new(&self) -> bool {
+        self.ignore_value || self.lease != PutLease::None
+    }
+}
+
 impl Batch {
     /// Whether it takes version 4.
     pub(crate) fn is_new(&self) -> bool {
@@ -62,11 +65,7 @@ impl Batch {
         let compares_lease = self.compares.iter().any(is_about_lease);
         compares_lease
             || self.any_operation(&|operation| match operation {
-                BatchOperation::Put {
-                    ignore_value,
-                    lease,
-                    ..
-                } => *ignore_value || *lease != PutLease::None,
+                BatchOperation::Put(put) => put.is_new(),
                 BatchOperation::Range(_) | BatchOperation::Batch(_) => true,
                 BatchOperation::Delete { .. } | BatchOperation::Get { .. } => false,
             })

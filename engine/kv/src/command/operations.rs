@@ -8,7 +8,7 @@ impl Batch {
     #[must_use]
     pub fn reads_only(&self) -> bool {
         !self.any_operation(&|operation| match operation {
-            BatchOperation::Put { .. } | BatchOperation::Delete { .. } => true,
+            BatchOperation::Put(_) | BatchOperation::Delete { .. } => true,
             BatchOperation::Get { .. } | BatchOperation::Range(_) | BatchOperation::Batch(_) => {
                 false
             }
@@ -18,7 +18,7 @@ impl Batch {
     /// Whether either list sets a key, so that it takes space.
     #[must_use]
     pub fn puts(&self) -> bool {
-        self.any_operation(&|operation| matches!(operation, BatchOperation::Put { .. }))
+        self.any_operation(&|operation| matches!(operation, BatchOperation::Put(_)))
     }
 
     /// How many batches are within each other; 1 if there is none in this one.
@@ -91,10 +91,24 @@ impl Batch {
                     take(keys);
                 }
                 BatchOperation::Range(read) => take(&read.keys),
-                BatchOperation::Put { .. } | BatchOperation::Batch(_) => {}
+                BatchOperation::Put(_) | BatchOperation::Batch(_) => {}
             }
         }
         self.inner().for_each(|batch| batch.for_each_range(take));
+    }
+
+    /// Hands over what it deletes and returns, and what the batches within it do.
+    pub(super) fn for_each_returned<'a>(&'a self, take: &mut impl FnMut(&'a KeyRange)) {
+        for operation in self.operations() {
+            if let BatchOperation::Delete {
+                keys,
+                prev_kv: true,
+            } = operation
+            {
+                take(keys);
+            }
+        }
+        self.inner().for_each(|batch| batch.for_each_returned(take));
     }
 
     /// How many records it visits at most, as far as it names them.

@@ -166,7 +166,7 @@ impl<S: Store> StateAt<'_, S> {
                 }
                 BatchOperation::Range(read) => self.range(read, &mut rest.read_room)?,
                 BatchOperation::Get { .. }
-                | BatchOperation::Put { .. }
+                | BatchOperation::Put(_)
                 | BatchOperation::Delete { .. } => {
                     let get = Get::of(operation).expect("the batch only reads");
                     Ok(self.get(get, &mut rest.room)?)

@@ -6,18 +6,11 @@ use dengine_types::Revision;
 use super::{apply, between, bytes, delete, everything, machine, put, run, show};
 use crate::{
     BATCH_READ_BYTES_MAX, Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget,
-    KeyRange, Outcome, PutLease, RANGE_DELETE_BYTES_MAX, Refusal, Relation,
+    KeyRange, Outcome, RANGE_DELETE_BYTES_MAX, Refusal, Relation,
 };
 
 fn set(key: &str, value: &str) -> BatchOperation {
-    BatchOperation::Put {
-        key: bytes(key),
-        value: bytes(value),
-        ignore_value: false,
-        prev_kv: false,
-        ttl_ms: 0,
-        lease: PutLease::None,
-    }
+    BatchOperation::put(bytes(key), bytes(value))
 }
 
 fn unset(keys: KeyRange) -> BatchOperation {

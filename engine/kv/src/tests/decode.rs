@@ -17,8 +17,8 @@ use crate::store::{MemoryStore, WriteBatch};
 use crate::{
     Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, ExpiredKey,
     KeyRange, LEASES_MAX, LeaseCheckpoint, LoggedRequest, Membership, MembershipChange, Outcome,
-    PutLease, RangeRead, Relation, Request, RevisionBounds, SESSIONS_MAX, Selection, SessionInfo,
-    SessionStamp, SortBy, SortOrder, StateMachine, Store, StoreError,
+    Put, PutLease, RangeRead, Relation, Request, RevisionBounds, SESSIONS_MAX, Selection,
+    SessionInfo, SessionStamp, SortBy, SortOrder, StateMachine, Store, StoreError,
 };
 
 fn data_key(key: &[u8], revision: Revision) -> Vec<u8> {
@@ -134,16 +134,7 @@ fn range_read() -> impl Strategy<Value = RangeRead> {
 fn single_operation() -> impl Strategy<Value = BatchOperation> {
     let (flag, number) = (any::<bool>, any::<u64>);
     prop_oneof![
-        (blob(), blob(), any::<(bool, bool)>(), number(), put_lease()).prop_map(
-            |(key, value, (ignore_value, prev_kv), ttl_ms, lease)| BatchOperation::Put {
-                key,
-                value,
-                ignore_value,
-                prev_kv,
-                ttl_ms,
-                lease,
-            },
-        ),
+        any_put().prop_map(BatchOperation::Put),
         (keys(), flag()).prop_map(|(keys, prev_kv)| BatchOperation::Delete { keys, prev_kv }),
         (keys(), number(), flag(), flag()).prop_map(|(keys, limit, keys_only, count_only)| {
             BatchOperation::Get {
@@ -168,16 +159,7 @@ fn command() -> impl Strategy<Value = Command> {
         mod_revision: Revision(revision),
     });
     prop_oneof![
-        (blob(), blob(), any::<(bool, bool)>(), number(), put_lease()).prop_map(
-            |(key, value, (ignore_value, prev_kv), ttl_ms, lease)| Command::Put {
-                key,
-                value,
-                ignore_value,
-                prev_kv,
-                ttl_ms,
-                lease,
-            },
-        ),
+        any_put().prop_map(Command::Put),
         (keys(), any::<bool>()).prop_map(|(keys, prev_kv)| Command::Delete { keys, prev_kv }),
         (blob(), expected, blob(), number()).prop_map(|(key, expected, value, ttl_ms)| {
             Command::CompareAndSwap {
@@ -201,6 +183,24 @@ fn command() -> impl Strategy<Value = Command> {
         prop::collection::vec(expired, 0..4).prop_map(|keys| Command::ExpireKeys { keys }),
         about_leases(),
     ]
+}
+
+fn any_put() -> impl Strategy<Value = Put> {
+    (
+        blob(),
+        blob(),
+        any::<(bool, bool)>(),
+        any::<u64>(),
+        put_lease(),
+    )
+        .prop_map(|(key, value, (ignore_value, prev_kv), ttl_ms, lease)| Put {
+            key,
+            value,
+            ignore_value,
+            prev_kv,
+            ttl_ms,
+            lease,
+        })
 }
 
 fn put_lease() -> impl Strategy<Value = PutLease> {

@@ -11,7 +11,7 @@ use super::{Machine, apply, bytes, command_entry, delete, machine, put, put_for,
 use crate::store::MemoryStore;
 use crate::{
     Batch, BatchOperation, Command, CommandVersion, Expected, ExpiredKey, Expiry, KeyRange,
-    Outcome, PutLease, Reader, Request, StateMachine,
+    Outcome, Put, Reader, Request, StateMachine,
 };
 
 fn ms(at: u64) -> Moment {
@@ -99,13 +99,11 @@ fn swaps_and_batches_set_and_clear_a_time_to_live_like_puts() {
     );
     run(&mut machine, [swap(2, 0)]);
     assert_eq!(index(&machine), [""; 0]);
-    let operation = |key, ttl_ms| BatchOperation::Put {
-        key: bytes(key),
-        value: bytes("x"),
-        ignore_value: false,
-        prev_kv: false,
-        ttl_ms,
-        lease: PutLease::None,
+    let operation = |key, ttl_ms| {
+        BatchOperation::Put(Put {
+            ttl_ms,
+            ..Put::new(bytes(key), bytes("x"))
+        })
     };
     let batch = Command::Batch(Batch {
         then: vec![operation("c", 2), operation("b", 1), operation("a", 0)],
@@ -493,13 +491,11 @@ fn keys_expire_late_by_at_most_a_64th_of_their_time() {
 #[test]
 fn keys_of_one_change_expire_in_parts_and_lost_parts_again() {
     let mut machine = machine();
-    let put = |number: u64| BatchOperation::Put {
-        key: bytes(&format!("{number:02}")),
-        value: Bytes::new(),
-        ignore_value: false,
-        prev_kv: false,
-        ttl_ms: 5,
-        lease: PutLease::None,
+    let put = |number: u64| {
+        BatchOperation::Put(Put {
+            ttl_ms: 5,
+            ..Put::new(bytes(&format!("{number:02}")), Bytes::new())
+        })
     };
     let batch = Batch {
         compares: Vec::new(),

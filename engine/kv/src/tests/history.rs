@@ -10,7 +10,7 @@ use super::{
     run,
 };
 use crate::{
-    Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, PageLimits, PutLease,
+    Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, PageLimits,
     RangeQuery, ReadError, Stamp, Want,
 };
 
@@ -47,14 +47,7 @@ fn example() -> Machine {
     let mut machine = machine();
     let batch = Command::Batch(Batch {
         then: vec![
-            BatchOperation::Put {
-                key: bytes("b"),
-                value: bytes("2"),
-                ignore_value: false,
-                prev_kv: false,
-                ttl_ms: 0,
-                lease: PutLease::None,
-            },
+            BatchOperation::put(bytes("b"), bytes("2")),
             BatchOperation::Delete {
                 keys: KeyRange::One(bytes("a")),
                 prev_kv: false,

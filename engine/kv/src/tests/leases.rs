@@ -9,7 +9,7 @@ use crate::layout::{
 use crate::store::{MemoryStore, WriteBatch};
 use crate::{
     Batch, BatchOperation, ChangesQuery, Command, CommandVersion, Compare, CompareTarget,
-    EventKind, Expected, KeyRange, LEASES_MAX, LeaseCheckpoint, LeaseEnd, Outcome, PutLease,
+    EventKind, Expected, KeyRange, LEASES_MAX, LeaseCheckpoint, LeaseEnd, Outcome, Put, PutLease,
     Refusal, Relation, Request, StateMachine, Store,
 };
 
@@ -28,14 +28,10 @@ fn revoke(lease: LeaseId) -> Command {
 }
 
 fn put_with(key: &str, lease: PutLease) -> Command {
-    Command::Put {
-        key: bytes(key),
-        value: bytes("v"),
-        ignore_value: false,
-        prev_kv: false,
-        ttl_ms: 0,
+    Command::Put(Put {
         lease,
-    }
+        ..Put::new(bytes(key), bytes("v"))
+    })
 }
 
 fn attach(key: &str, lease: LeaseId) -> Command {
@@ -173,13 +169,11 @@ fn what_cannot_be_done_changes_nothing() {
     run(&mut machine, [grant(LEASE), put("k", "1")]);
     let before = (machine.revision(), keys_of(&machine, LEASE));
     let of_batch = |lease| {
-        let put = |key: &str, lease| BatchOperation::Put {
-            key: bytes(key),
-            value: bytes("v"),
-            ignore_value: false,
-            prev_kv: false,
-            ttl_ms: 0,
-            lease,
+        let put = |key: &str, lease| {
+            BatchOperation::Put(Put {
+                lease,
+                ..Put::new(bytes(key), bytes("v"))
+            })
         };
         Command::Batch(Batch {
             then: vec![put("k", PutLease::Attach(LEASE)), put("new", lease)],

@@ -15,6 +15,7 @@ mod returned;
 mod sessions;
 mod steps;
 mod transactions;
+mod version_4;
 mod versions;
 mod visits;
 
@@ -24,7 +25,7 @@ use dengine_types::{Entry, EntryKind, Index, Revision, SessionId, Term};
 use super::store::MemoryStore;
 use super::store::conformance::Suite;
 use super::{
-    Command, CommandVersion, KeyRange, MembershipChange, Outcome, PutLease, Reader, Request,
+    Command, CommandVersion, KeyRange, MembershipChange, Outcome, Put, Reader, Request,
     SessionStamp, StateMachine,
 };
 
@@ -44,14 +45,11 @@ fn put(key: &str, value: &str) -> Command {
 }
 
 fn put_for(key: &str, value: &str, ttl_ms: u64) -> Command {
-    Command::Put {
-        key: bytes(key),
-        value: bytes(value),
-        ignore_value: false,
+    Command::Put(Put {
         prev_kv: true,
         ttl_ms,
-        lease: PutLease::None,
-    }
+        ..Put::new(bytes(key), bytes(value))
+    })
 }
 
 fn delete(key: &str) -> Command {

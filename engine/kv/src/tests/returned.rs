@@ -9,7 +9,7 @@ use crate::store::{MemoryStore, Store as _};
 use crate::visits::VisitBounds;
 use crate::{
     Batch, BatchAnswer, BatchOperation, Command, KeyRange, KeyValue, Outcome, PREVIOUS_BYTES_MAX,
-    PutLease, Refusal, StateMachine,
+    Put, Refusal, StateMachine,
 };
 
 const VALUE_BYTES: usize = 1 << 20;
@@ -42,14 +42,10 @@ fn batch(then: Vec<BatchOperation>) -> Command {
 }
 
 fn replace(number: usize) -> BatchOperation {
-    BatchOperation::Put {
-        key: bytes(&key(number)),
-        value: bytes("new"),
-        ignore_value: false,
+    BatchOperation::Put(Put {
         prev_kv: true,
-        ttl_ms: 0,
-        lease: PutLease::None,
-    }
+        ..Put::new(bytes(&key(number)), bytes("new"))
+    })
 }
 
 fn remove(number: usize) -> BatchOperation {
@@ -165,4 +161,30 @@ fn a_batch_that_is_refused_late_returns_the_refusal() {
         Outcome::Refused(Refusal::RangesTooLarge { .. })
     ));
     assert!(show(&machine, &key(FIT), None).starts_with('v'));
+}
+
+#[test]
+fn ranges_whose_pairs_are_returned_are_known_beforehand_at_every_depth() {
+    let range = |start: &str| KeyRange::From(bytes(start));
+    let of = |start: &str, prev_kv| BatchOperation::Delete {
+        keys: range(start),
+        prev_kv,
+    };
+    let inner = Batch {
+        otherwise: vec![of("b", true)],
+        ..Batch::default()
+    };
+    let whole = batch(vec![
+        of("a", true),
+        of("kept to itself", false),
+        remove(1),
+        BatchOperation::Batch(Box::new(inner)),
+    ]);
+    assert_eq!(whole.returned(), [&range("a"), &range("b")]);
+    let alone = |prev_kv| Command::Delete {
+        keys: range("a"),
+        prev_kv,
+    };
+    assert_eq!(alone(true).returned(), [&range("a")]);
+    assert!(alone(false).returned().is_empty());
 }

@@ -7,7 +7,7 @@ use super::{Machine, apply, bytes, command_entry, machine, put, run, show, stamp
 use crate::layout::{MachineState, STATE_KEY, decode_state, encode_state};
 use crate::store::{MemoryStore, WriteBatch};
 use crate::{
-    Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome, PutLease,
+    Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome, Put,
     REPLY_BYTES_MAX, Refusal, Relation, Request, SESSION_BYTES_MAX, SESSION_REPLIES_MAX,
     SESSIONS_MAX, SessionInfo, StateMachine, Store, StoreError,
 };
@@ -100,14 +100,11 @@ fn answers_survive_a_restart() {
 
 /// Commands with every kind of answer that a session keeps, if a session was opened and `b` is "x".
 fn with_every_answer() -> [Command; 9] {
-    let put_a = BatchOperation::Put {
-        key: bytes("a"),
-        value: bytes("3"),
-        ignore_value: false,
+    let put_a = BatchOperation::Put(Put {
         prev_kv: true,
         ttl_ms: 5,
-        lease: PutLease::None,
-    };
+        ..Put::new(bytes("a"), bytes("3"))
+    });
     let delete_b = BatchOperation::Delete {
         keys: KeyRange::One(bytes("b")),
         prev_kv: true,
@@ -417,14 +414,7 @@ fn an_entry_counts_the_records_that_it_visits() {
         applied.expect("apply")[0].records
     };
     let puts = |count: usize| {
-        let put = |number: usize| BatchOperation::Put {
-            key: bytes(&number.to_string()),
-            value: Bytes::new(),
-            ignore_value: false,
-            prev_kv: false,
-            ttl_ms: 0,
-            lease: PutLease::None,
-        };
+        let put = |number: usize| BatchOperation::put(bytes(&number.to_string()), Bytes::new());
         (0..count).map(put).collect()
     };
     let batch = Command::Batch(Batch {

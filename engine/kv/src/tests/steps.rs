@@ -8,7 +8,7 @@ use dengine_types::{Entry, Index, Revision};
 use super::{command_entry, delete_keys};
 use crate::machine::STEP_BYTES_MAX;
 use crate::store::{MemoryStore, Scope, Store, StoreError, WriteBatch};
-use crate::{Applied, Command, KeyRange, Outcome, PutLease, RANGE_DELETE_BYTES_MAX, StateMachine};
+use crate::{Applied, Command, KeyRange, Outcome, Put, RANGE_DELETE_BYTES_MAX, StateMachine};
 
 const KEY_BYTES: usize = 32 << 10;
 /// This many keys are 2 MiB.
@@ -62,14 +62,10 @@ fn key(range: u64, number: u64) -> Bytes {
 }
 
 fn put(key: Bytes, value: usize, prev_kv: bool) -> Command {
-    Command::Put {
-        key,
-        value: Bytes::from(vec![b'v'; value]),
-        ignore_value: false,
+    Command::Put(Put {
         prev_kv,
-        ttl_ms: 0,
-        lease: PutLease::None,
-    }
+        ..Put::new(key, Bytes::from(vec![b'v'; value]))
+    })
 }
 
 /// Puts that fill the ranges, then deletes that empty them.

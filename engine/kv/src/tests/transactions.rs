@@ -13,31 +13,21 @@ use crate::visits::VisitBounds;
 use crate::{
     BATCH_DEPTH_MAX, BATCH_KEPT_BYTES_MAX, BATCH_READ_BYTES_MAX, Batch, BatchAnswer,
     BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, KeyRange,
-    Outcome, PutLease, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, READER_BATCH_BYTES_MAX,
+    Outcome, Put, PutLease, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, READER_BATCH_BYTES_MAX,
     RangeRead, Refusal, Relation, Request, RunningRevision, Selection, SortBy, SortOrder,
 };
 
 fn set(key: &str, value: &str) -> BatchOperation {
-    BatchOperation::Put {
-        key: bytes(key),
-        value: bytes(value),
-        ignore_value: false,
-        prev_kv: false,
-        ttl_ms: 0,
-        lease: PutLease::None,
-    }
+    BatchOperation::put(bytes(key), bytes(value))
 }
 
 /// A put that keeps the value of the key.
 fn touch(key: &str) -> BatchOperation {
-    BatchOperation::Put {
-        key: bytes(key),
-        value: Bytes::new(),
+    BatchOperation::Put(Put {
         ignore_value: true,
         prev_kv: true,
-        ttl_ms: 0,
-        lease: PutLease::None,
-    }
+        ..Put::new(bytes(key), Bytes::new())
+    })
 }
 
 fn unset(keys: KeyRange) -> BatchOperation {
@@ -462,37 +452,30 @@ fn a_lease_that_is_missing_is_told_before_a_key_that_is() {
     let mut machine = machine();
     let unknown = LeaseId(7);
     let lease = PutLease::Attach(unknown);
-    let keep = Command::Put {
-        key: bytes("a"),
-        value: Bytes::new(),
+    let keep = Command::Put(Put {
         ignore_value: true,
-        prev_kv: false,
-        ttl_ms: 0,
         lease,
-    };
+        ..Put::new(bytes("a"), Bytes::new())
+    });
     let missing = Refusal::LeaseNotFound(unknown);
     assert_eq!(apply(&mut machine, keep), Outcome::Refused(missing.clone()));
-    let kept = BatchOperation::Put {
-        key: bytes("a"),
-        value: Bytes::new(),
+    let kept = BatchOperation::Put(Put {
         ignore_value: true,
-        prev_kv: false,
-        ttl_ms: 0,
         lease,
-    };
+        ..Put::new(bytes("a"), Bytes::new())
+    });
     assert_eq!(refused(&mut machine, then(vec![kept])), missing);
 }
 
 #[test]
 fn a_put_may_keep_the_value() {
     let mut machine = machine();
-    let keep = |key: &str| Command::Put {
-        key: bytes(key),
-        value: Bytes::new(),
-        ignore_value: true,
-        prev_kv: true,
-        ttl_ms: 0,
-        lease: PutLease::None,
+    let keep = |key: &str| {
+        Command::Put(Put {
+            ignore_value: true,
+            prev_kv: true,
+            ..Put::new(bytes(key), Bytes::new())
+        })
     };
     let not_found = Outcome::Refused(Refusal::KeyNotFound);
     assert_eq!(apply(&mut machine, keep("a")), not_found);
@@ -627,14 +610,10 @@ fn what_is_new_means_nothing_in_an_older_version() {
         Command::Batch(then(vec![within(Batch::default())])),
         Command::Batch(then(vec![read_at(everything(), None)])),
         Command::Batch(then(vec![touch("a")])),
-        Command::Put {
-            key: bytes("a"),
-            value: bytes("new"),
+        Command::Put(Put {
             ignore_value: true,
-            prev_kv: false,
-            ttl_ms: 0,
-            lease: PutLease::None,
-        },
+            ..Put::new(bytes("a"), bytes("new"))
+        }),
     ];
     let mut machine = machine();
     run(&mut machine, [put("a", "1")]);

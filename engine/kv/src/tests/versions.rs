@@ -14,7 +14,7 @@ use super::{
 use crate::store::MemoryStore;
 use crate::{
     Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, ExpiredKey,
-    KeyRange, LoggedRequest, Outcome, PutLease, Relation, Request, StateMachine, StoreError,
+    KeyRange, LoggedRequest, Outcome, Put, Relation, Request, StateMachine, StoreError,
 };
 
 const SESSION: SessionId = SessionId(1);
@@ -57,14 +57,11 @@ fn batch(version: u64) -> Batch {
             compare("a", Relation::NotEqual, CompareTarget::Value(bytes("no"))),
         ],
         then: vec![
-            BatchOperation::Put {
-                key: bytes("batch"),
-                value: bytes("then"),
-                ignore_value: false,
+            BatchOperation::Put(Put {
                 prev_kv: true,
                 ttl_ms: 7,
-                lease: PutLease::None,
-            },
+                ..Put::new(bytes("batch"), bytes("then"))
+            }),
             BatchOperation::Delete {
                 keys: between("d0", "d2"),
                 prev_kv: true,
@@ -127,11 +124,11 @@ fn requests() -> Vec<Request> {
     requests
 }
 
-fn hex(data: &[u8]) -> String {
+pub(super) fn hex(data: &[u8]) -> String {
     data.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Bytes {
+pub(super) fn unhex(text: &str) -> Bytes {
     let digits = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal");
     (0..text.len()).step_by(2).map(digits).collect()
 }
@@ -143,8 +140,8 @@ fn apply(machine: &mut Machine, data: Bytes) -> Result<Outcome, StoreError> {
 }
 
 /// The outcomes of a machine for each of the commands, one a line, and then its pairs.
-fn answers(commands: impl IntoIterator<Item = Bytes>) -> String {
-    let mut machine = machine();
+pub(super) fn replayed(store: MemoryStore, commands: impl IntoIterator<Item = Bytes>) -> String {
+    let mut machine = StateMachine::open(store).expect("open");
     let mut text = String::new();
     for data in commands {
         let outcome = apply(&mut machine, data).expect("apply");
@@ -154,8 +151,12 @@ fn answers(commands: impl IntoIterator<Item = Bytes>) -> String {
     for pair in machine.reader().range(&query).expect("read").kvs {
         writeln!(text, "{pair:?}").expect("text");
     }
-    // What the first released version did not show.
-    text.replace(", lease: LeaseId(0)", "")
+    text
+}
+
+/// As the first released version shows them.
+fn answers(commands: impl IntoIterator<Item = Bytes>) -> String {
+    replayed(MemoryStore::default(), commands).replace(", lease: LeaseId(0)", "")
 }
 
 /// The bytes were written by the first released version, and are in logs. So neither file may

@@ -10,8 +10,8 @@ use super::{between, bytes, command_entry, compact, delete_keys, entry, everythi
 use crate::store::{Cursor, MemoryStore, Scope, Store, StoreError, WriteBatch};
 use crate::{
     Batch, BatchAnswer, BatchOperation, Command, CommandVersion, Compare, CompareTarget, KeyRange,
-    Outcome, PutLease, RANGE_DELETE_BYTES_MAX, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX,
-    RangeQuery, ReadError, Refusal, Relation, Request, StateMachine,
+    Outcome, Put, RANGE_DELETE_BYTES_MAX, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, RangeQuery,
+    ReadError, Refusal, Relation, Request, StateMachine,
 };
 
 /// Counts the moves of its cursors.
@@ -232,14 +232,10 @@ fn no_batch_visits_more_than_the_limit() {
     assert!(moves <= bound, "{moves} moves of a reader");
 
     // A refused read that follows a put undoes the put.
-    let put = BatchOperation::Put {
-        key: bytes("new"),
-        value: bytes("v"),
-        ignore_value: false,
-        prev_kv: false,
+    let put = BatchOperation::Put(Put {
         ttl_ms: 9,
-        lease: PutLease::None,
-    };
+        ..Put::new(bytes("new"), bytes("v"))
+    });
     let (moves, refused) = store.moves_of(|| {
         let operations = vec![put, get(everything(), 0, true), get(everything(), 0, true)];
         apply(&mut machine, then(operations))

@@ -51,9 +51,9 @@ impl<S: Store> Transition<'_, S> {
         let may_fail = |operation: &&BatchOperation| match operation {
             BatchOperation::Get { keys, .. } => self.visits.counts(keys),
             BatchOperation::Range(_) => true,
-            BatchOperation::Put { .. }
-            | BatchOperation::Delete { .. }
-            | BatchOperation::Batch(_) => false,
+            BatchOperation::Put(_) | BatchOperation::Delete { .. } | BatchOperation::Batch(_) => {
+                false
+            }
         };
         if operations.iter().any(may_fail) {
             self.begin_undo();
@@ -89,13 +89,8 @@ impl<S: Store> Transition<'_, S> {
         let mut kept_bytes = 0;
         for operation in operations {
             let possible = match operation {
-                BatchOperation::Put {
-                    key,
-                    ignore_value,
-                    lease,
-                    ..
-                } => match self.check_put(key, *lease)? {
-                    Ok(()) if *ignore_value => self.check_kept(key, &mut kept_bytes)?,
+                BatchOperation::Put(put) => match self.check_put(&put.key, put.lease)? {
+                    Ok(()) if put.ignore_value => self.check_kept(&put.key, &mut kept_bytes)?,
                     checked => checked,
                 },
                 BatchOperation::Range(read) => read
@@ -171,21 +166,15 @@ impl<S: Store> Transition<'_, S> {
             return self.get(get, &mut rest.room);
         }
         match operation {
-            BatchOperation::Put {
-                key,
-                value,
-                ignore_value,
-                prev_kv,
-                ttl_ms,
-                lease,
-            } => {
-                let value = match ignore_value {
+            BatchOperation::Put(put) => {
+                let key = put.key.clone();
+                let value = match put.ignore_value {
                     true => self
-                        .value_of(key)?
+                        .value_of(&key)?
                         .expect("no operation deletes what is put"),
-                    false => value.clone(),
+                    false => put.value.clone(),
                 };
-                let prev = self.put(key.clone(), value, *ttl_ms, *lease, *prev_kv)?;
+                let prev = self.put(key, value, put.ttl_ms, put.lease, put.prev_kv)?;
                 Ok(BatchAnswer::Put { prev })
             }
             BatchOperation::Delete {

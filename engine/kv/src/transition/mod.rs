@@ -227,25 +227,18 @@ impl<'a, S: Store> Transition<'a, S> {
 
     fn outcome(&mut self, index: Index, command: Command) -> Result<Outcome, StoreError> {
         match command {
-            Command::Put {
-                key,
-                value,
-                ignore_value,
-                prev_kv,
-                ttl_ms,
-                lease,
-            } => {
-                if let Err(refusal) = self.check_put(&key, lease)? {
+            Command::Put(put) => {
+                if let Err(refusal) = self.check_put(&put.key, put.lease)? {
                     return Ok(Outcome::Refused(refusal));
                 }
-                let value = match ignore_value {
-                    true => self.value_to_keep(&key)?,
-                    false => Some(value),
+                let value = match put.ignore_value {
+                    true => self.value_to_keep(&put.key)?,
+                    false => Some(put.value),
                 };
                 let Some(value) = value else {
                     return Ok(Outcome::Refused(Refusal::KeyNotFound));
                 };
-                let prev = self.put(key, value, ttl_ms, lease, prev_kv)?;
+                let prev = self.put(put.key, value, put.ttl_ms, put.lease, put.prev_kv)?;
                 let revision = self.state.revision;
                 Ok(Outcome::Put { revision, prev })
             }

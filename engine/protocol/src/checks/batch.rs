@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use dengine_kv::{
-    Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome,
-    PutLease, Relation,
+    Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome, Put,
+    Relation,
 };
 use dengine_types::Revision;
 use tonic::Status;
@@ -35,17 +35,6 @@ impl Mutation for BatchRequest {
             ))),
             None => Ok(Command::Batch(batch)),
         }
-    }
-
-    fn returned(&self) -> Vec<KeyRange> {
-        let all = self.then.iter().chain(&self.otherwise);
-        all.filter_map(|operation| match &operation.operation {
-            Some(Wire::Delete(it)) if it.prev_kv && !it.range_end.is_empty() => {
-                Some(keys(&it.key, &it.range_end))
-            }
-            _ => None,
-        })
-        .collect()
     }
 
     fn answer(&self, header: Header, outcome: Outcome) -> Result<BatchResponse, Outcome> {
@@ -154,14 +143,11 @@ fn operation(operation: &v1::Operation, limits: &RequestLimits) -> Result<BatchO
         Some(Wire::Put(put)) => {
             limits.check_key(&put.key)?;
             limits.check_value(&put.value)?;
-            Ok(BatchOperation::Put {
-                key: put.key.clone(),
-                value: put.value.clone(),
-                ignore_value: false,
+            Ok(BatchOperation::Put(Put {
                 prev_kv: put.prev_kv,
                 ttl_ms: put.ttl_ms,
-                lease: PutLease::None,
-            })
+                ..Put::new(put.key.clone(), put.value.clone())
+            }))
         }
         Some(Wire::Delete(delete)) => {
             limits.check_key(&delete.key)?;

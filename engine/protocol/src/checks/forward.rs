@@ -12,7 +12,7 @@ use tonic::Status;
 use crate::checks::header::Header;
 use crate::checks::limits::RequestLimits;
 use crate::checks::writes::Mutation;
-use crate::codec::{Value, for_each_field};
+use crate::fields::{Value, batch_elements, for_each_field};
 use crate::v1::{ForwardRequest, ForwardResponse, ResponseHeader};
 
 /// Most comparisons and operations of a batch and of those within it together, as many as a client
@@ -54,20 +54,6 @@ impl Mutation for ForwardRequest {
         Ok(command)
     }
 
-    /// Its pairs are gathered while the command is applied, by every member.
-    fn returned(&self) -> Vec<KeyRange> {
-        let mut returned = match decoded(&self.command) {
-            Ok(Command::Delete {
-                keys,
-                prev_kv: true,
-            }) => vec![keys],
-            Ok(Command::Batch(batch)) => returned(&batch),
-            Ok(_) | Err(_) => Vec::new(),
-        };
-        returned.retain(|keys| !matches!(keys, KeyRange::One(_)));
-        returned
-    }
-
     fn answer(&self, header: Header, outcome: Outcome) -> Result<ForwardResponse, Outcome> {
         let outcome = match header.trimmed {
             true => outcome.without_pairs(),
@@ -103,30 +89,31 @@ fn counted(command: &[u8]) -> Result<usize, Status> {
     let behind_version = command.get(1..).unwrap_or_default();
     match command_elements(behind_version) {
         Some(elements) if elements <= ELEMENTS_MAX => Ok(elements),
-        Some(elements) => Err(Status::invalid_argument(format!(
-            "the command has {elements} operations and comparisons; it has at most {ELEMENTS_MAX}"
+        Some(_) => Err(Status::invalid_argument(format!(
+            "the command has at most {ELEMENTS_MAX} operations and comparisons, in batches that \
+             are nested at most {BATCH_DEPTH_MAX} deep"
         ))),
-        None => Err(Status::invalid_argument(
-            "the command is malformed, or its batches are nested too deep",
-        )),
+        None => Err(Status::invalid_argument("the command is malformed")),
     }
 }
 
 /// How many comparisons, operations and other elements of lists an encoded command of the log has,
-/// behind its version, at all levels of its batches together; `None` if it is malformed, or its
-/// batches are nested deeper than any may be. `docs/formats.md` has the numbers of the fields.
+/// behind its version, at all levels of its batches together; `None` if it is malformed, and
+/// `usize::MAX` if its batches are nested deeper than any may be. `docs/formats.md` has the numbers
+/// of the fields.
 fn command_elements(command: &[u8]) -> Option<usize> {
-    let mut found = 0;
+    let mut found: usize = 0;
     for_each_field(command, |number, value| {
         let Value::Bytes(value) = value else {
             return Some(());
         };
-        found += match number {
-            5 => batch_elements(value, BATCH_DEPTH_MAX)?,
+        let elements = match number {
+            5 => batch_elements(value, 5, BATCH_DEPTH_MAX)?,
             // Keys that expire, and leases that are checkpointed.
             11 | 15 => list_elements(value)?,
             _ => 0,
         };
+        found = found.saturating_add(elements);
         Some(())
     })?;
     Some(found)
@@ -138,28 +125,6 @@ fn list_elements(list: &[u8]) -> Option<usize> {
     for_each_field(list, |number, value| {
         found += usize::from(matches!((number, value), (1, Value::Bytes(_))));
         Some(())
-    })?;
-    Some(found)
-}
-
-/// Those of a batch and of the batches in it, of which so many may be within each other.
-fn batch_elements(batch: &[u8], depth: usize) -> Option<usize> {
-    let depth = depth.checked_sub(1)?;
-    let mut found = 0;
-    for_each_field(batch, |number, value| {
-        let Value::Bytes(element) = value else {
-            return Some(());
-        };
-        found += usize::from((1..=3).contains(&number));
-        if !(2..=3).contains(&number) {
-            return Some(());
-        }
-        for_each_field(element, |number, value| {
-            if let (5, Value::Bytes(inner)) = (number, value) {
-                found += batch_elements(inner, depth)?;
-            }
-            Some(())
-        })
     })?;
     Some(found)
 }
@@ -187,9 +152,9 @@ fn decoded(command: &Bytes) -> Result<Command, Status> {
 /// That any client could have asked for it.
 fn check(command: &Command, limits: &RequestLimits) -> Result<(), Status> {
     match command {
-        Command::Put { key, value, .. } => {
-            limits.check_key(key)?;
-            limits.check_value(value)
+        Command::Put(put) => {
+            limits.check_key(&put.key)?;
+            limits.check_value(&put.value)
         }
         Command::CompareAndSwap {
             key,
@@ -243,9 +208,9 @@ fn check_batch(batch: &Batch, limits: &RequestLimits) -> Result<(), Status> {
     let operations = batch.then.iter().chain(&batch.otherwise);
     for operation in operations {
         match operation {
-            BatchOperation::Put { key, value, .. } => {
-                limits.check_key(key)?;
-                limits.check_value(value)?;
+            BatchOperation::Put(put) => {
+                limits.check_key(&put.key)?;
+                limits.check_value(&put.value)?;
             }
             BatchOperation::Delete { keys, .. } | BatchOperation::Get { keys, .. } => {
                 check_keys(keys, limits)?;
@@ -268,22 +233,9 @@ fn check_keys(keys: &KeyRange, limits: &RequestLimits) -> Result<(), Status> {
     }
 }
 
-fn returned(batch: &Batch) -> Vec<KeyRange> {
-    let all = batch.then.iter().chain(&batch.otherwise);
-    all.flat_map(|operation| match operation {
-        BatchOperation::Delete {
-            keys,
-            prev_kv: true,
-        } => vec![keys.clone()],
-        BatchOperation::Batch(inner) => returned(inner),
-        _ => Vec::new(),
-    })
-    .collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use dengine_kv::{Compare, ExpiredKey, KeyValue, PutLease, Relation};
+    use dengine_kv::{Compare, ExpiredKey, KeyValue, Put, Relation};
     use dengine_types::{LeaseId, Revision};
     use tonic::Code;
 
@@ -292,14 +244,10 @@ mod tests {
     use crate::checks::writes;
 
     fn put(key: &'static str) -> Command {
-        Command::Put {
-            key: key.into(),
-            value: "v".into(),
-            ignore_value: false,
+        Command::Put(Put {
             prev_kv: true,
-            ttl_ms: 0,
-            lease: PutLease::None,
-        }
+            ..Put::new(key, "v")
+        })
     }
 
     #[test]
@@ -359,17 +307,7 @@ mod tests {
             }],
         };
         let twice = Command::Batch(Batch {
-            then: vec![
-                BatchOperation::Put {
-                    key: "k".into(),
-                    value: "v".into(),
-                    ignore_value: false,
-                    prev_kv: false,
-                    ttl_ms: 0,
-                    lease: PutLease::None,
-                };
-                2
-            ],
+            then: vec![BatchOperation::put("k", "v"); 2],
             ..Batch::default()
         });
         let long = KeyRange::One(vec![b'k'; TEST_LIMITS.max_key_bytes + 1].into());
@@ -428,7 +366,7 @@ mod tests {
             written(&field(5, &inner))
         };
         assert!(nested(BATCH_DEPTH_MAX).command(&TEST_LIMITS).is_ok());
-        refused(&nested(BATCH_DEPTH_MAX + 1), "nested too deep");
+        refused(&nested(BATCH_DEPTH_MAX + 1), "nested at most");
         refused(&written(&[0x2a, 5, 0]), "malformed");
     }
 
@@ -436,13 +374,8 @@ mod tests {
     #[test]
     fn a_batch_is_no_larger_than_its_client_could_have_sent() {
         let batch = |values: usize| {
-            let then = (0..values).map(|at| BatchOperation::Put {
-                key: format!("key-{at}").into(),
-                value: vec![7; TEST_LIMITS.max_value_bytes].into(),
-                ignore_value: false,
-                prev_kv: false,
-                ttl_ms: 0,
-                lease: PutLease::None,
+            let then = (0..values).map(|at| {
+                BatchOperation::put(format!("key-{at}"), vec![7; TEST_LIMITS.max_value_bytes])
             });
             let inner = Batch {
                 then: then.collect(),

@@ -248,7 +248,7 @@ enum Plan {
 fn plan(call: &Call, limits: &RequestLimits) -> Result<Plan, Status> {
     fn plan<M: Mutation>(request: &M, limits: &RequestLimits) -> Result<Plan, Status> {
         let command = writes::command(request, limits)?;
-        let alone = !request.returned().is_empty()
+        let alone = !command.command.returned().is_empty()
             || command.read_only().is_some()
             // It waits for its turn.
             || command.command.visits_ranges()

@@ -1,7 +1,7 @@
 //! From requests that change something to commands, and from outcomes to answers.
 
 use dengine_kv as kv;
-use dengine_kv::{Command, Expected, KeyRange, Outcome, PutLease, Refusal};
+use dengine_kv::{Command, Expected, KeyRange, Outcome, Put, Refusal};
 use dengine_types::{Revision, SessionId};
 use tonic::Status;
 
@@ -23,11 +23,6 @@ pub trait Mutation: KvCall {
     /// # Errors
     /// The request is not well-formed, or beyond the limits.
     fn command(&self, limits: &RequestLimits) -> Result<Command, Status>;
-
-    /// Ranges whose pairs the answer is to hold.
-    fn returned(&self) -> Vec<KeyRange> {
-        Vec::new()
-    }
 
     /// The answer.
     ///
@@ -123,14 +118,11 @@ impl Mutation for PutRequest {
         limits.check_key(&self.key)?;
         limits.check_value(&self.value)?;
         check_stamp(self.session)?;
-        Ok(Command::Put {
-            key: self.key.clone(),
-            value: self.value.clone(),
-            ignore_value: false,
+        Ok(Command::Put(Put {
             prev_kv: self.prev_kv,
             ttl_ms: self.ttl_ms,
-            lease: PutLease::None,
-        })
+            ..Put::new(self.key.clone(), self.value.clone())
+        }))
     }
 
     fn answer(&self, header: Header, outcome: Outcome) -> Result<PutResponse, Outcome> {
@@ -158,13 +150,6 @@ impl Mutation for DeleteRequest {
             keys: KeyRange::from_wire(&self.key, &self.range_end),
             prev_kv: self.prev_kv,
         })
-    }
-
-    fn returned(&self) -> Vec<KeyRange> {
-        if !self.prev_kv || self.range_end.is_empty() {
-            return Vec::new();
-        }
-        vec![KeyRange::from_wire(&self.key, &self.range_end)]
     }
 
     fn answer(&self, header: Header, outcome: Outcome) -> Result<DeleteResponse, Outcome> {

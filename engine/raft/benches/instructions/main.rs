@@ -16,7 +16,7 @@ use std::process::Command as Program;
 
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
-use dengine_kv::{Command, CommandVersion, PutLease, Request, StateMachine};
+use dengine_kv::{Command, CommandVersion, Request, StateMachine};
 use dengine_log::Batch;
 use dengine_types::{Entry, EntryKind, Index, MemberId, Term};
 
@@ -152,14 +152,7 @@ fn before(committed: &str, name: &str) -> Result<f64, Box<dyn Error>> {
 fn put(number: u64, value: &Bytes) -> Request {
     Request {
         session: None,
-        command: Command::Put {
-            key: Bytes::copy_from_slice(&number.to_be_bytes()),
-            value: value.clone(),
-            ignore_value: false,
-            prev_kv: false,
-            ttl_ms: 0,
-            lease: PutLease::None,
-        },
+        command: Command::put(Bytes::copy_from_slice(&number.to_be_bytes()), value.clone()),
     }
 }
 

@@ -185,7 +185,7 @@ pub(super) fn config_change(change: &MembershipChange) -> ConfigChange {
 mod tests {
     use bytes::Bytes;
     use dengine_kv::store::MemoryStore;
-    use dengine_kv::{Command, Member, PutLease, Request};
+    use dengine_kv::{Command, Member, Request};
     use dengine_types::{ClusterId, MemberId, Term};
 
     use super::*;
@@ -201,14 +201,7 @@ mod tests {
     }
 
     fn put(index: u64, value_bytes: usize) -> Entry {
-        let command = Command::Put {
-            key: Bytes::from("k"),
-            value: Bytes::from(vec![1; value_bytes]),
-            ignore_value: false,
-            prev_kv: false,
-            ttl_ms: 0,
-            lease: PutLease::None,
-        };
+        let command = Command::put(Bytes::from("k"), Bytes::from(vec![1; value_bytes]));
         let request = Request {
             session: None,
             command,

@@ -318,7 +318,7 @@ impl Applied {
 mod tests {
     use bytes::Bytes;
     use dengine_kv::store::MemoryStore;
-    use dengine_kv::{PutLease, SessionStamp, StateMachine};
+    use dengine_kv::{Put, SessionStamp, StateMachine};
     use dengine_types::{Entry, EntryKind, SessionId};
 
     use super::*;
@@ -357,14 +357,10 @@ mod tests {
     }
 
     fn put(key: &str) -> Bytes {
-        Request::from(Command::Put {
-            key: key.to_owned().into(),
-            value: Bytes::new(),
-            ignore_value: false,
-            prev_kv: false,
+        Request::from(Command::Put(Put {
             ttl_ms: 1,
-            lease: PutLease::None,
-        })
+            ..Put::new(key.to_owned(), Bytes::new())
+        }))
         .encode(CommandVersion::CURRENT)
     }
 

@@ -57,24 +57,25 @@ impl Proposals {
         self.begun.push(begun);
     }
 
-    /// Takes those in these places out; returns the callers among theirs.
-    pub(super) fn take(&mut self, places: &[usize]) -> Vec<Token> {
-        let (mut callers, mut kept) = (Vec::new(), Self::default());
-        let Self { proposals, begun } = std::mem::take(self);
-        for (place, (proposal, begun)) in proposals.into_iter().zip(begun).enumerate() {
-            if places.contains(&place) {
-                callers.extend(begun.caller());
+    /// Takes out those that `is_taken` says, which sees each once, in their order, and may change
+    /// it; returns the callers among theirs.
+    pub(super) fn take_if(
+        &mut self,
+        mut is_taken: impl FnMut(&mut Proposal) -> bool,
+    ) -> Vec<Token> {
+        let (mut callers, mut kept) = (Vec::new(), 0);
+        for place in 0..self.proposals.len() {
+            if is_taken(&mut self.proposals[place]) {
+                callers.extend(self.begun[place].caller());
             } else {
-                kept.proposals.push(proposal);
-                kept.begun.push(begun);
+                self.proposals.swap(kept, place);
+                self.begun.swap(kept, place);
+                kept += 1;
             }
         }
-        *self = kept;
+        self.proposals.truncate(kept);
+        self.begun.truncate(kept);
         callers
-    }
-
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Proposal> {
-        self.proposals.iter_mut()
     }
 
     /// What each of them asks for, in their order.
@@ -171,5 +172,59 @@ impl<L: LogRead> Replica<L> {
             member_id: self.config.member_id,
             boot_nonce: self.config.boot_nonce,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use dengine_types::Moment;
+
+    use super::*;
+
+    const COUNT: u8 = 100;
+
+    /// As many writes, each with its number as its context and as its records.
+    fn proposals() -> Proposals {
+        let mut proposals = Proposals::default();
+        for number in 0..COUNT {
+            let proposer = match number % 10 {
+                0 => Proposer::Leader {
+                    since: Moment::default(),
+                },
+                _ => Proposer::Caller(Token(number.into())),
+            };
+            let command = EncodedCommand {
+                data: Bytes::new(),
+                records: number.into(),
+            };
+            proposals.add(QueuedWrite { command, proposer }, vec![number]);
+        }
+        proposals
+    }
+
+    /// A batch of thousands that were refused was searched once for each of them.
+    #[test]
+    fn each_is_looked_at_once_and_what_is_left_is_in_order() {
+        let mut proposals = proposals();
+        let mut seen = Vec::new();
+        let callers = proposals.take_if(|proposal| {
+            let number = proposal.context[0];
+            seen.push(number);
+            number % 2 != 1
+        });
+        let all: Vec<_> = (0..COUNT).collect();
+        assert_eq!(seen, all);
+        let (odd, even): (Vec<u8>, Vec<u8>) = all.into_iter().partition(|it| it % 2 == 1);
+        let of_callers = even.into_iter().filter(|it| it % 10 != 0);
+        let expect: Vec<_> = of_callers.map(|it| Token(it.into())).collect();
+        assert_eq!(callers, expect);
+        let left = proposals.proposals.iter().map(|it| it.context[0]);
+        assert_eq!(left.collect::<Vec<_>>(), odd);
+        let whose = proposals.begun.iter().map(Begun::records);
+        assert!(
+            whose.eq(odd.into_iter().map(usize::from)),
+            "each has its own"
+        );
     }
 }

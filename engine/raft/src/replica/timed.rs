@@ -8,7 +8,7 @@ use bytes::Bytes;
 use dengine_kv as kv;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::{
-    Batch, BatchOperation, Command, CommandVersion, PutLease, RetentionSetting, SessionStamp,
+    Batch, BatchOperation, Command, CommandVersion, Put, RetentionSetting, SessionStamp,
 };
 use dengine_types::{Entry, Moment, Revision, SessionId};
 
@@ -106,13 +106,14 @@ impl Member {
         let asked = self.asked.entry(client).or_default();
         *asked += 1;
         let name = u32::try_from(*asked).unwrap().to_be_bytes();
-        let put = |key: u16| BatchOperation::Put {
-            key: [&[client][..], &name, &key.to_be_bytes()].concat().into(),
-            value: Bytes::new(),
-            ignore_value: false,
-            prev_kv: false,
-            ttl_ms,
-            lease: PutLease::None,
+        let put = |key: u16| {
+            BatchOperation::Put(Put {
+                ttl_ms,
+                ..Put::new(
+                    [&[client][..], &name, &key.to_be_bytes()].concat(),
+                    Bytes::new(),
+                )
+            })
         };
         let batch = Batch {
             then: (0..keys).map(put).collect(),
@@ -215,10 +216,10 @@ impl Member {
             };
             match logged.request.command {
                 Command::Batch(batch) => {
-                    let BatchOperation::Put { key, .. } = &batch.then[0] else {
+                    let BatchOperation::Put(put) = &batch.then[0] else {
                         unreachable!("nobody else writes batches");
                     };
-                    *self.applied.entry(key[0]).or_default() += 1;
+                    *self.applied.entry(put.key[0]).or_default() += 1;
                 }
                 Command::ExpireKeys { keys } => self.expired += keys.len(),
                 Command::ExpireSession { .. } => self.ended += 1,

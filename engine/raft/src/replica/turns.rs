@@ -311,9 +311,7 @@ impl<L: LogRead> Replica<L> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use dengine_kv::{
-        Batch, BatchOperation, Command, CommandVersion, ExpiredKey, PutLease, Request,
-    };
+    use dengine_kv::{Batch, BatchOperation, Command, CommandVersion, ExpiredKey, Put, Request};
     use dengine_types::{Entry, Revision};
 
     use super::*;
@@ -396,13 +394,11 @@ mod tests {
     #[test]
     fn as_many_keys_expire_as_are_put_in_batches() {
         let mut leader = Alone::sharing(64);
-        let put = |key: u32| BatchOperation::Put {
-            key: key.to_be_bytes().to_vec().into(),
-            value: Bytes::new(),
-            ignore_value: false,
-            prev_kv: false,
-            ttl_ms: 1,
-            lease: PutLease::None,
+        let put = |key: u32| {
+            BatchOperation::Put(Put {
+                ttl_ms: 1,
+                ..Put::new(key.to_be_bytes().to_vec(), Bytes::new())
+            })
         };
         let batch = Command::Batch(Batch {
             compares: Vec::new(),

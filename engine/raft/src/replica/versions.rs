@@ -159,18 +159,21 @@ impl<L: LogRead> Replica<L> {
     /// version can say: the members that do not read it would stop.
     pub(super) fn lower_proposals(&mut self) {
         let version = self.command_version();
-        let mut newer = Vec::new();
-        for (place, proposal) in self.proposals.iter_mut().enumerate() {
-            if is_newer(&proposal.data, version) {
-                match lowered(&proposal.data, version) {
-                    Some(data) => proposal.data = data,
-                    None => newer.push(place),
-                }
-            }
-        }
         // Where this member does not lead all are refused anyway, and callers sent to the leader.
-        if !newer.is_empty() && self.consensus.state().role == Role::Leader {
-            let tokens = self.proposals.take(&newer);
+        let leads = self.consensus.state().role == Role::Leader;
+        let tokens = self.proposals.take_if(|proposal| {
+            if !is_newer(&proposal.data, version) {
+                return false;
+            }
+            match lowered(&proposal.data, version) {
+                Some(data) => {
+                    proposal.data = data;
+                    false
+                }
+                None => leads,
+            }
+        });
+        if !tokens.is_empty() {
             let reason = "not every member is known to run a program that can do this: upgrade \
                           those that `dengine admin status` says to read the oldest commands";
             self.refuse(

@@ -132,7 +132,7 @@ impl Space {
     /// taken.
     pub(super) fn check(&self, command: &Command) -> Result<(), RequestError> {
         let needs_space = match command {
-            Command::Put { .. }
+            Command::Put(_)
             | Command::CompareAndSwap { .. }
             | Command::OpenSession { .. }
             | Command::GrantLease { .. } => true,
@@ -221,7 +221,7 @@ impl ToldLow {
 
 #[cfg(test)]
 mod tests {
-    use dengine_kv::{Batch, BatchOperation, KeyRange, PutLease};
+    use dengine_kv::{Batch, BatchOperation, KeyRange};
 
     use super::*;
 
@@ -266,28 +266,14 @@ mod tests {
     #[test]
     fn the_reserve_must_be_exceeded_before_writes_are_taken_again() {
         let space = Space::new(PathBuf::from("."), 100, 10);
-        let put = Command::Put {
-            key: "k".into(),
-            value: "v".into(),
-            ignore_value: false,
-            prev_kv: false,
-            ttl_ms: 0,
-            lease: PutLease::None,
-        };
+        let put = Command::put("k", "v");
         let batch = |then: Vec<BatchOperation>| {
             Command::Batch(Batch {
                 then,
                 ..Batch::default()
             })
         };
-        let puts = batch(vec![BatchOperation::Put {
-            key: "k".into(),
-            value: "v".into(),
-            ignore_value: false,
-            prev_kv: false,
-            ttl_ms: 0,
-            lease: PutLease::None,
-        }]);
+        let puts = batch(vec![BatchOperation::put("k", "v")]);
         let delete = batch(vec![BatchOperation::Delete {
             keys: KeyRange::One("k".into()),
             prev_kv: false,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use dengine_kv::{Command, PutLease};
+use dengine_kv::Command;
 use dengine_types::ClusterId;
 
 use super::Node;
@@ -38,12 +38,5 @@ pub(crate) async fn leading(dir: &Path) -> Node {
 }
 
 pub(crate) fn put(key: &str) -> Command {
-    Command::Put {
-        key: key.to_owned().into(),
-        value: "v".into(),
-        ignore_value: false,
-        prev_kv: false,
-        ttl_ms: 0,
-        lease: PutLease::None,
-    }
+    Command::put(key.to_owned(), "v")
 }

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use dengine_kv::store::conformance::Suite;
 use dengine_kv::store::{Cursor, MemoryStore, Scope, WriteBatch};
 use dengine_kv::{
-    Command, CommandVersion, KeyRange, PutLease, RangeQuery, RangeResult, ReadError, Request,
-    StateMachine, Store, StoreError,
+    Command, CommandVersion, KeyRange, RangeQuery, RangeResult, ReadError, Request, StateMachine,
+    Store, StoreError,
 };
 use dengine_snapshot as snapshot;
 use dengine_snapshot::Checkpoint;
@@ -173,14 +173,7 @@ fn entry(index: u64) -> Entry {
             prev_kv: false,
         }
     } else {
-        Command::Put {
-            key,
-            value: Bytes::from(vec![index.to_be_bytes()[7]; 100]),
-            ignore_value: false,
-            prev_kv: false,
-            ttl_ms: 0,
-            lease: PutLease::None,
-        }
+        Command::put(key, Bytes::from(vec![index.to_be_bytes()[7]; 100]))
     };
     Entry {
         index: Index(index),

@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 use dengine_kv as kv;
-use dengine_kv::{Command, CommandVersion, PutLease};
+use dengine_kv::{Command, CommandVersion, Put, PutLease};
 use dengine_raft::replica::RequestError;
 use dengine_raft::{EncodedCommand, LeaseAnswer, LeaseAsk, Write, Written};
 use dengine_types::{LeaseId, MemberId};
@@ -149,14 +149,10 @@ impl Holder {
                 })
             }
             What::KeepAlive => None,
-            What::Put(lease) => Some(Command::Put {
-                key: self.some_key(),
-                value: Bytes::from(self.requests.to_string()),
-                ignore_value: false,
-                prev_kv: false,
-                ttl_ms: 0,
+            What::Put(lease) => Some(Command::Put(Put {
                 lease,
-            }),
+                ..Put::new(self.some_key(), Bytes::from(self.requests.to_string()))
+            })),
             What::Revoke => {
                 let lease = self.lease;
                 self.held = false;

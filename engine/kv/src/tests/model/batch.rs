@@ -111,27 +111,19 @@ impl Model {
 
     /// A value that is kept is written again.
     fn keep(&mut self, operation: &BatchOperation) {
-        if let BatchOperation::Put {
-            key,
-            ignore_value: true,
-            ..
-        } = operation
+        if let BatchOperation::Put(put) = operation
+            && put.ignore_value
         {
-            let kept = self.get(key, self.revision).expect("it was possible");
+            let kept = self.get(&put.key, self.revision).expect("it was possible");
             self.visited.push(kept.value.len());
         }
     }
 
     fn impossible(&self, operation: &BatchOperation) -> Option<Refusal> {
         match operation {
-            BatchOperation::Put {
-                key,
-                ignore_value,
-                lease,
-                ..
-            } => {
-                let lacks_value = *ignore_value && self.get(key, self.revision).is_none();
-                let refused = self.refuses_put(key, *lease);
+            BatchOperation::Put(put) => {
+                let lacks_value = put.ignore_value && self.get(&put.key, self.revision).is_none();
+                let refused = self.refuses_put(&put.key, put.lease);
                 refused.or(lacks_value.then_some(Refusal::KeyNotFound))
             }
             BatchOperation::Range(read) => {
@@ -162,18 +154,11 @@ impl Model {
 
     fn operation(&mut self, operation: &BatchOperation) -> BatchAnswer {
         match operation {
-            BatchOperation::Put {
-                key,
-                value,
-                ignore_value,
-                prev_kv,
-                ttl_ms,
-                lease,
-            } => {
-                let value = self.value_to_put(key, value, *ignore_value);
-                let value = value.expect("it was possible");
+            BatchOperation::Put(put) => {
+                let value = self.value_to_put(put).expect("it was possible");
+                let prev = self.put(&put.key, &value, put.ttl_ms, put.lease);
                 BatchAnswer::Put {
-                    prev: self.put(key, &value, *ttl_ms, *lease).filter(|_| *prev_kv),
+                    prev: prev.filter(|_| put.prev_kv),
                 }
             }
             BatchOperation::Delete { keys, prev_kv } => {
@@ -314,7 +299,7 @@ fn changes(batch: &Batch) -> Option<Changes> {
 
 fn changes_of(operations: &[BatchOperation]) -> Option<Changes> {
     let of_one = |operation: &BatchOperation| match operation {
-        BatchOperation::Put { key, .. } => Some((vec![key.clone()], Vec::new())),
+        BatchOperation::Put(put) => Some((vec![put.key.clone()], Vec::new())),
         BatchOperation::Delete { keys, .. } => Some((Vec::new(), vec![keys.clone()])),
         BatchOperation::Batch(inner) => changes(inner),
         BatchOperation::Get { .. } | BatchOperation::Range(_) => Some(Changes::default()),

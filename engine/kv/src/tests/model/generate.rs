@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::Model;
 use crate::{
     Batch, BatchOperation, ChangesQuery, Command, Compare, CompareTarget, Expected, ExpiredKey,
-    KeyRange, LeaseCheckpoint, PageLimits, PutLease, RangeQuery, RangeRead, Relation, Request,
+    KeyRange, LeaseCheckpoint, PageLimits, Put, PutLease, RangeQuery, RangeRead, Relation, Request,
     RevisionBounds, Selection, SessionStamp, SortBy, SortOrder, Stamp,
 };
 
@@ -159,6 +159,19 @@ fn lease() -> impl Strategy<Value = LeaseId> {
     prop::sample::select(vec![LeaseId(-1), LeaseId(1), LeaseId(2)])
 }
 
+fn any_put() -> impl Strategy<Value = Put> {
+    (key(), value(), put_flags(), ttl_ms(), put_lease()).prop_map(
+        |(key, value, (ignore_value, prev_kv), ttl_ms, lease)| Put {
+            key,
+            value,
+            ignore_value,
+            prev_kv,
+            ttl_ms,
+            lease,
+        },
+    )
+}
+
 fn put_lease() -> impl Strategy<Value = PutLease> {
     prop_oneof![
         3 => Just(PutLease::None),
@@ -213,11 +226,7 @@ fn compare() -> impl Strategy<Value = Compare> {
 
 fn single_operation() -> impl Strategy<Value = BatchOperation> {
     prop_oneof![
-        3 => (key(), value(), put_flags(), ttl_ms(), put_lease()).prop_map(
-            |(key, value, (ignore_value, prev_kv), ttl_ms, lease)| BatchOperation::Put {
-                key, value, ignore_value, prev_kv, ttl_ms, lease,
-            }
-        ),
+        3 => any_put().prop_map(BatchOperation::Put),
         1 => (keys(), any::<bool>())
             .prop_map(|(keys, prev_kv)| BatchOperation::Delete { keys, prev_kv }),
         2 => (keys(), 0..3_u64, any::<bool>(), any::<bool>())
@@ -303,11 +312,7 @@ fn data_command() -> impl Strategy<Value = Command> {
         value().prop_map(Expected::Value),
     ];
     prop_oneof![
-        6 => (key(), value(), put_flags(), ttl_ms(), put_lease()).prop_map(
-            |(key, value, (ignore_value, prev_kv), ttl_ms, lease)| Command::Put {
-                key, value, ignore_value, prev_kv, ttl_ms, lease,
-            }
-        ),
+        6 => any_put().prop_map(Command::Put),
         2 => (keys(), any::<bool>()).prop_map(|(keys, prev_kv)| Command::Delete { keys, prev_kv }),
         2 => (key(), expected, value(), ttl_ms()).prop_map(|(key, expected, value, ttl_ms)| {
             Command::CompareAndSwap { key, expected, value, ttl_ms }

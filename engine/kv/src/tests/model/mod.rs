@@ -15,7 +15,7 @@ use self::leases::ModelLease;
 use crate::visits::VisitBounds;
 use crate::{
     ChangesQuery, Command, Compare, CompareTarget, Event, EventKind, Expected, ExpiringKey,
-    KeyRange, KeyValue, Outcome, PutLease, Refusal, Relation, Request, SessionStamp,
+    KeyRange, KeyValue, Outcome, Put, PutLease, Refusal, Relation, Request, SessionStamp,
 };
 
 #[derive(Clone)]
@@ -201,21 +201,15 @@ impl Model {
         self.visited.clear();
         self.counts_single_keys = false;
         match command {
-            Command::Put {
-                key,
-                value,
-                ignore_value,
-                prev_kv,
-                ttl_ms,
-                lease,
-            } => {
-                if let Some(refusal) = self.refuses_put(key, *lease) {
+            Command::Put(put) => {
+                if let Some(refusal) = self.refuses_put(&put.key, put.lease) {
                     return Outcome::Refused(refusal);
                 }
-                let Some(value) = self.value_to_put(key, value, *ignore_value) else {
+                let Some(value) = self.value_to_put(put) else {
                     return Outcome::Refused(Refusal::KeyNotFound);
                 };
-                let prev = self.put(key, &value, *ttl_ms, *lease).filter(|_| *prev_kv);
+                let prev = self.put(&put.key, &value, put.ttl_ms, put.lease);
+                let prev = prev.filter(|_| put.prev_kv);
                 let revision = Revision(self.revision);
                 Outcome::Put { revision, prev }
             }
@@ -305,10 +299,10 @@ impl Model {
     }
 
     /// `None`: the value of a key that does not exist is to be kept.
-    fn value_to_put(&self, key: &Bytes, value: &Bytes, ignore_value: bool) -> Option<Bytes> {
-        match ignore_value {
-            true => self.get(key, self.revision).map(|kv| kv.value),
-            false => Some(value.clone()),
+    fn value_to_put(&self, put: &Put) -> Option<Bytes> {
+        match put.ignore_value {
+            true => self.get(&put.key, self.revision).map(|kv| kv.value),
+            false => Some(put.value.clone()),
         }
     }
 

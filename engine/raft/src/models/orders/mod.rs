@@ -5,7 +5,7 @@ mod published;
 mod store;
 
 use bytes::Bytes;
-use dengine_kv::{Command, PutLease};
+use dengine_kv::Command;
 
 use crate::models::{KEY, entry};
 
@@ -19,12 +19,5 @@ fn every_order(model: impl Fn() + Send + Sync + 'static) {
 
 /// A put of [`KEY`].
 fn put(value: u64) -> Command {
-    Command::Put {
-        key: KEY,
-        value: Bytes::copy_from_slice(&value.to_be_bytes()),
-        ignore_value: false,
-        prev_kv: false,
-        ttl_ms: 0,
-        lease: PutLease::None,
-    }
+    Command::put(KEY, Bytes::copy_from_slice(&value.to_be_bytes()))
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
-use dengine_kv::{Command, PutLease, Reader, StateMachine};
+use dengine_kv::{Command, Reader, StateMachine};
 use dengine_planted::{Bug, plant};
 use dengine_types::{Entry, Revision};
 use shuttle::thread;
@@ -15,14 +15,7 @@ const CACHE_BYTES: usize = 400;
 
 /// Puts at index and revision: the first entry makes revision 2.
 fn put(index: u64, key: Bytes) -> Entry {
-    let command = Command::Put {
-        key,
-        value: Bytes::from_static(b"v"),
-        ignore_value: false,
-        prev_kv: false,
-        ttl_ms: 0,
-        lease: PutLease::None,
-    };
+    let command = Command::put(key, Bytes::from_static(b"v"));
     entry(index, command)
 }
 

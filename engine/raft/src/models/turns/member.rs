@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::{
-    Command, CommandVersion, Flusher, Member, Outcome, PutLease, Reader, Request, StateMachine,
+    Command, CommandVersion, Flusher, Member, Outcome, Reader, Request, StateMachine,
 };
 use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
@@ -206,14 +206,7 @@ fn flush(flusher: &Flusher<MemoryStore>, requests: &Receiver<()>, inbox: &Inbox)
 /// Writes again and again; each write takes effect once, and a caller that is answered can read it.
 fn write(inbox: &Inbox, reader: &Reader<MemoryStore>) {
     for _ in 0..WRITES {
-        let put = Command::Put {
-            key: KEY,
-            value: Bytes::from(vec![7; VALUE_BYTES]),
-            ignore_value: false,
-            prev_kv: false,
-            ttl_ms: 0,
-            lease: PutLease::None,
-        };
+        let put = Command::put(KEY, Bytes::from(vec![7; VALUE_BYTES]));
         let request = Request {
             session: None,
             command: put,

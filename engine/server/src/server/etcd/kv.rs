@@ -269,7 +269,7 @@ impl Kv for KvService {
 mod tests {
     use dengine_etcd::Header;
     use dengine_kv::store::MemoryStore;
-    use dengine_kv::{Command, CommandVersion, PutLease, StateMachine};
+    use dengine_kv::{Command, CommandVersion, StateMachine};
     use dengine_types::{Entry, EntryKind, Index, Term};
 
     use super::*;
@@ -281,14 +281,7 @@ mod tests {
     fn machine(keys: usize, value: usize) -> StateMachine<MemoryStore> {
         let mut machine = StateMachine::open(MemoryStore::default()).unwrap();
         for at in 0..keys {
-            let put = Command::Put {
-                key: format!("k{at:06}").into(),
-                value: vec![7; value].into(),
-                ignore_value: false,
-                prev_kv: false,
-                ttl_ms: 0,
-                lease: PutLease::None,
-            };
+            let put = Command::put(format!("k{at:06}"), vec![7; value]);
             let entry = Entry {
                 index: Index(at as u64 + 1),
                 term: Term(1),

@@ -94,13 +94,8 @@ impl Dialect for Etcd {
         messages::created(id.cast_signed(), header(now), revision)
     }
 
-    /// Both created and cancelled: clients pair answers with requests by their order.
     fn refused(&self, _: Option<u64>, now: Header, ending: Ending, _: &WatchSet) -> WatchResponse {
-        WatchResponse {
-            canceled: true,
-            cancel_reason: ending.reason,
-            ..messages::created(NO_WATCH, header(now), now.revision)
-        }
+        messages::refused(header(now), ending.reason)
     }
 
     /// By a compact revision, a reason or neither clients know which end it is.

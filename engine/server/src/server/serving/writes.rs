@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dengine_client::Answered;
 use dengine_kv as kv;
-use dengine_kv::{Batch, Command, KeyRange, RangeQuery, Reader};
+use dengine_kv::{Batch, Command, RangeQuery, Reader};
 use dengine_protocol::KvCall;
 use dengine_protocol::checks::writes::{self, NoAnswer};
 use dengine_protocol::checks::{Mutation, frame};
@@ -172,7 +172,7 @@ impl Serving {
             return self.read_batch(&request, batch.clone(), caller).await;
         }
         // Without a turn in hand: it waits behind other long reads of its client.
-        self.check_returned(request.returned(), caller).await?;
+        self.check_returned(&command.command, caller).await?;
         let granted = self.place_for_lease(&command.command, caller).await?;
         let (answer, cost) = match command.command.visits_ranges() {
             false => self.order(request, command, caller).await,
@@ -316,13 +316,13 @@ impl Serving {
     /// What a delete returns is gathered while it is applied, by every member: it must not be
     /// large. Judged by what this member sees now, which is all that can be known before the delete
     /// has its place in the log.
-    async fn check_returned(&self, ranges: Vec<KeyRange>, caller: &Caller) -> Result<(), Status> {
+    async fn check_returned(&self, command: &Command, caller: &Caller) -> Result<(), Status> {
         let (whose, patience) = (caller.source.address(), self.patience_of(caller));
         let begun = Instant::now();
-        for keys in ranges {
+        for keys in command.returned() {
             let query = RangeQuery {
                 max_bytes: self.request_limits.max_range_bytes,
-                ..RangeQuery::new(keys)
+                ..RangeQuery::new(keys.clone())
             };
             let left = patience.saturating_sub(begun.elapsed());
             let found = self.read(query, whose, left).await;

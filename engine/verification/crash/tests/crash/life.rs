@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
-use dengine_kv::{Command, CommandVersion, Expected, KeyRange, PutLease, Request, StateMachine};
+use dengine_kv::{Command, CommandVersion, Expected, KeyRange, Request, StateMachine};
 use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Batch, Log, LogError, Position};
@@ -353,14 +353,7 @@ fn entry(index: Index, term: Term, salt: u64) -> Entry {
             value,
             ttl_ms: 0,
         },
-        _ => Command::Put {
-            key,
-            value,
-            ignore_value: false,
-            prev_kv: false,
-            ttl_ms: 0,
-            lease: PutLease::None,
-        },
+        _ => Command::put(key, value),
     };
     Entry {
         index,

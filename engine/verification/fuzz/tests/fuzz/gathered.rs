@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::{
-    Batch, BatchOperation, Command, CommandVersion, KeyRange, PREVIOUS_BYTES_MAX, PutLease,
-    Request, StateMachine,
+    Batch, BatchOperation, Command, CommandVersion, KeyRange, PREVIOUS_BYTES_MAX, Put, Request,
+    StateMachine,
 };
 use dengine_types::EntryKind;
 
@@ -26,14 +26,7 @@ fn held_by(command: Command) -> usize {
         most_held(|| kv::apply(&mut machine, EntryKind::Command, &data).unwrap()).1
     };
     for number in 0..KEYS {
-        apply(Command::Put {
-            key: key(number),
-            value: vec![7; VALUE_BYTES].into(),
-            ignore_value: false,
-            prev_kv: false,
-            ttl_ms: 0,
-            lease: PutLease::None,
-        });
+        apply(Command::put(key(number), vec![7; VALUE_BYTES]));
     }
     apply(command)
 }
@@ -41,13 +34,11 @@ fn held_by(command: Command) -> usize {
 /// A batch of 128 puts made 192 MiB of it.
 #[test]
 fn what_a_batch_returns_of_the_past_is_bounded_before_it_is_copied() {
-    let put = |number| BatchOperation::Put {
-        key: key(number),
-        value: Bytes::new(),
-        ignore_value: false,
-        prev_kv: true,
-        ttl_ms: 0,
-        lease: PutLease::None,
+    let put = |number| {
+        BatchOperation::Put(Put {
+            prev_kv: true,
+            ..Put::new(key(number), Bytes::new())
+        })
     };
     let delete = |number| BatchOperation::Delete {
         keys: KeyRange::One(key(number)),

@@ -7,7 +7,7 @@ use dengine_checker::{Answer, BatchStep, Call, Expected, Level, Seen};
 use dengine_client::policy::Failure;
 use dengine_kv as kv;
 use dengine_kv::{
-    Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, KeyValue, PutLease, Refusal,
+    Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, KeyValue, Put, Refusal,
     Relation,
 };
 use dengine_raft::replica::{LeaderHint, RequestError};
@@ -195,14 +195,10 @@ pub(super) fn read(keys: Vec<String>, level: Level) -> (Call, Want) {
 }
 
 pub(super) fn put(key: String, value: String, ttl_ms: u64) -> (Call, Want) {
-    let command = Command::Put {
-        key: Bytes::from(key.clone()),
-        value: Bytes::from(value.clone()),
-        ignore_value: false,
-        prev_kv: false,
+    let command = Command::Put(Put {
         ttl_ms,
-        lease: PutLease::None,
-    };
+        ..Put::new(Bytes::from(key.clone()), Bytes::from(value.clone()))
+    });
     let call = Call::Put {
         key,
         value,
@@ -248,14 +244,10 @@ fn steps(random: &mut Random, habits: Habits, unique: &str) -> Vec<BatchOperatio
 }
 
 fn put_step(key: String, value: String, ttl_ms: u64) -> BatchOperation {
-    BatchOperation::Put {
-        key: Bytes::from(key),
-        value: Bytes::from(value),
-        ignore_value: false,
-        prev_kv: false,
+    BatchOperation::Put(Put {
         ttl_ms,
-        lease: PutLease::None,
-    }
+        ..Put::new(Bytes::from(key), Bytes::from(value))
+    })
 }
 
 fn delete_step(key: String, unique: &str, changed: &mut BTreeSet<String>) -> BatchOperation {

@@ -65,11 +65,9 @@ pub(super) fn keys_of(keys: &KeyRange) -> Vec<String> {
 pub(super) fn steps_of(operation: &BatchOperation) -> Vec<BatchStep> {
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
     match operation {
-        BatchOperation::Put {
-            key, value, ttl_ms, ..
-        } => vec![match ttl_ms {
-            0 => BatchStep::Put(text(key), text(value)),
-            _ => BatchStep::PutExpiring(text(key), text(value)),
+        BatchOperation::Put(put) => vec![match put.ttl_ms {
+            0 => BatchStep::Put(text(&put.key), text(&put.value)),
+            _ => BatchStep::PutExpiring(text(&put.key), text(&put.value)),
         }],
         BatchOperation::Delete { keys, .. } => {
             keys_of(keys).into_iter().map(BatchStep::Delete).collect()

@@ -20,10 +20,10 @@ impl Renewal {
     /// What follows from a put that was acknowledged and has a time to live.
     pub(super) fn of(want: &Want, answer: &Answer) -> Option<Self> {
         match (want, answer) {
-            (Want::Write(Command::Put { key, ttl_ms, .. }), Answer::Put { .. }) if *ttl_ms > 0 => {
+            (Want::Write(Command::Put(put)), Answer::Put { .. }) if put.ttl_ms > 0 => {
                 Some(Self::Put {
-                    key: String::from_utf8_lossy(key).into_owned(),
-                    ttl: ttl_ms * MILLI,
+                    key: String::from_utf8_lossy(&put.key).into_owned(),
+                    ttl: put.ttl_ms * MILLI,
                 })
             }
             _ => None,

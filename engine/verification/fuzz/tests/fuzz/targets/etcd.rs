@@ -11,12 +11,12 @@ use dengine_etcd::etcdserverpb::{
     RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse,
 };
 use dengine_etcd::range::Range;
-use dengine_etcd::watch::{self, Create, WatchIds, WholeRevisions};
+use dengine_etcd::watch::{self, Create, WatchIds};
 use dengine_etcd::{EtcdError, Header, Mutation, REQUEST_BYTES_MAX, codec, writes};
 use dengine_kv as kv;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::watch::EventBatch;
-use dengine_kv::{ChangesQuery, Stamp, StateMachine};
+use dengine_kv::{ChangesQuery, Event, Stamp, StateMachine};
 use dengine_types::{EntryKind, MemberId, Revision, Term};
 use prost::Message;
 use tonic::Status;
@@ -136,12 +136,12 @@ fn watch(input: &[u8]) {
     };
     let create = match Create::new(&request) {
         Ok(create) => create,
-        Err(refusal) => return answered(&watch::refused(header, refusal)),
+        Err(refusal) => return answered(&watch::refused(header, refusal.to_string())),
     };
     let taken = |id| id == 1;
     let id = match WatchIds::default().choose(create.id, taken) {
         Ok(id) => id,
-        Err(refusal) => return answered(&watch::refused(header, refusal)),
+        Err(refusal) => return answered(&watch::refused(header, refusal.to_string())),
     };
     assert!(!taken(id));
     answered(&watch::created(id, header, header.revision));
@@ -150,7 +150,7 @@ fn watch(input: &[u8]) {
     }
 }
 
-/// The whole history, a revision at a time, and each of these in fragments of one event.
+/// The whole history, a revision at a time; for a client that takes fragments, an event at a time.
 fn events(machine: &StateMachine<MemoryStore>, create: &Create, id: i64) -> Vec<WatchResponse> {
     let from = create.first.unwrap_or(Revision(1));
     let query = ChangesQuery {
@@ -162,26 +162,25 @@ fn events(machine: &StateMachine<MemoryStore>, create: &Create, id: i64) -> Vec<
     let Ok(changes) = machine.reader().changes(&query) else {
         return Vec::new();
     };
-    let mut whole = WholeRevisions::default();
-    let mut events = changes.events.into_iter().peekable();
-    let mut responses = Vec::new();
-    while let Some(event) = events.next() {
-        let revision = event.kv.mod_revision;
-        let next = events.peek();
-        let batch = EventBatch {
-            fragment: next.is_some_and(|next| next.kv.mod_revision == revision),
-            events: vec![event],
-            revision,
-            next: Stamp::end_of(revision),
-        };
-        let batch = match create.fragment {
-            true => Some(batch),
-            false => whole.add(batch),
-        };
-        let batch = batch.map(|batch| watch::events(id, header(machine), batch));
-        responses.extend(batch);
-    }
-    responses
+    let revision = |event: &Event| event.kv.mod_revision;
+    let revisions = changes
+        .events
+        .chunk_by(|one, next| revision(one) == revision(next));
+    let batch = |events: &[Event], fragment| EventBatch {
+        events: events.to_vec(),
+        revision: revision(&events[0]),
+        fragment,
+        next: Stamp::end_of(revision(&events[0])),
+    };
+    let batches = revisions.flat_map(|events| match create.fragment {
+        false => vec![batch(events, false)],
+        true => (1..=events.len())
+            .map(|end| batch(&events[end - 1..end], end < events.len()))
+            .collect(),
+    });
+    batches
+        .map(|batch| watch::events(id, header(machine), batch))
+        .collect()
 }
 
 fn watches() -> Vec<Vec<u8>> {

@@ -5,9 +5,9 @@ use dengine_kv::outcome::{decode_kept, encode_kept};
 use dengine_kv::store::{MemoryStore, WriteBatch};
 use dengine_kv::{
     Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, KeyRange,
-    Member, Membership, MembershipChange, Outcome, PutLease, RangeQuery, RangeRead, Relation,
-    Request, Selection, SessionInfo, SessionStamp, SortBy, SortOrder, StateMachine, Store as _,
-    StoreError, layout,
+    Member, Membership, MembershipChange, Outcome, Put, RangeQuery, RangeRead, Relation, Request,
+    Selection, SessionInfo, SessionStamp, SortBy, SortOrder, StateMachine, Store as _, StoreError,
+    layout,
 };
 use dengine_types::{ClusterId, Entry, EntryKind, Index, MemberId, Revision, SessionId, Term};
 
@@ -210,13 +210,12 @@ fn dump() -> Vec<(Vec<u8>, Vec<u8>)> {
 
 fn requests() -> Vec<Vec<u8>> {
     let key = Bytes::from_static(b"key");
-    let put = |key: &Bytes, ttl_ms| Command::Put {
-        key: key.clone(),
-        value: Bytes::from_static(b"value"),
-        ignore_value: false,
-        prev_kv: true,
-        ttl_ms,
-        lease: PutLease::None,
+    let put = |key: &Bytes, ttl_ms| {
+        Command::Put(Put {
+            prev_kv: true,
+            ttl_ms,
+            ..Put::new(key.clone(), Bytes::from_static(b"value"))
+        })
     };
     let commands = vec![
         put(&key, 0),
@@ -274,14 +273,11 @@ fn batch(key: &Bytes) -> Batch {
             target: CompareTarget::Value(Bytes::from_static(b"swapped")),
         }],
         then: vec![
-            BatchOperation::Put {
-                key: Bytes::from_static(b"batched"),
-                value: Bytes::from_static(b"value"),
-                ignore_value: false,
+            BatchOperation::Put(Put {
                 prev_kv: true,
                 ttl_ms: 9,
-                lease: PutLease::None,
-            },
+                ..Put::new(Bytes::from_static(b"batched"), Bytes::from_static(b"value"))
+            }),
             BatchOperation::Get {
                 keys: KeyRange::From(Bytes::new()),
                 limit: 2,
@@ -309,14 +305,10 @@ fn nested(key: &Bytes) -> Batch {
         selection,
         ..RangeRead::new(KeyRange::From(Bytes::new()))
     };
-    let keep = BatchOperation::Put {
-        key: key.clone(),
-        value: Bytes::new(),
+    let keep = BatchOperation::Put(Put {
         ignore_value: true,
-        prev_kv: false,
-        ttl_ms: 0,
-        lease: PutLease::None,
-    };
+        ..Put::new(key.clone(), Bytes::new())
+    });
     let inner = Batch {
         then: vec![keep, BatchOperation::Range(Box::new(past))],
         ..batch(key)

@@ -103,11 +103,11 @@ fn written<M: Mutation>(
     machine: &mut StateMachine<MemoryStore>,
     request: &M,
 ) -> Result<M::Answer, Status> {
-    for keys in request.returned() {
-        let read = machine.reader().range(&kv::RangeQuery::new(keys));
+    let command = writes::command(request, &LIMITS)?;
+    for keys in command.command.returned() {
+        let read = machine.reader().range(&kv::RangeQuery::new(keys.clone()));
         read.map_err(|error| status::read_status(&error))?;
     }
-    let command = writes::command(request, &LIMITS)?;
     let outcome = apply(machine, std::slice::from_ref(&command)).remove(0);
     answered(&command, writes::answer(request, header(machine), outcome))
 }

@@ -1,7 +1,7 @@
 //! Valid requests of clients.
 
 use bytes::Bytes;
-use dengine_kv::{Command, PutLease};
+use dengine_kv::{Command, Put};
 use dengine_protocol::KvCall as _;
 use dengine_protocol::checks::forward;
 use dengine_protocol::v1::compare_and_swap_request::Expected;
@@ -91,14 +91,11 @@ fn with_numbers(stamp: SessionStamp, ttl_ms: u64, revision: u64) -> Vec<Call> {
 
 /// What a member passes on for a client of another protocol.
 fn forwarded(ttl_ms: u64) -> Command {
-    Command::Put {
-        key: "key".into(),
-        value: "value".into(),
-        ignore_value: false,
+    Command::Put(Put {
         prev_kv: true,
         ttl_ms,
-        lease: PutLease::default(),
-    }
+        ..Put::new("key", "value")
+    })
 }
 
 /// A batch with every kind of comparison and operation.

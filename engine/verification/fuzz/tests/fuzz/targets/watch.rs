@@ -9,7 +9,7 @@ use dengine_kv::store::MemoryStore;
 use dengine_kv::watch::{
     Addressed, Delivery, KeepLimits, Page, PageCache, Part, Ring, Wanted, WatchSet, Work,
 };
-use dengine_kv::{Command, PageLimits, PutLease, ReadError, Stamp, StateMachine};
+use dengine_kv::{Command, PageLimits, ReadError, Stamp, StateMachine};
 use dengine_protocol::checks::Header;
 use dengine_protocol::checks::watch::{self, Ending};
 use dengine_protocol::v1::watch_request::Request;
@@ -122,14 +122,7 @@ impl Stream {
 
     /// One more revision.
     fn change(&mut self) {
-        let put = Command::Put {
-            key: Bytes::from_static(b"key"),
-            value: Bytes::from_static(b"newer"),
-            ignore_value: false,
-            prev_kv: false,
-            ttl_ms: 0,
-            lease: PutLease::None,
-        };
+        let put = Command::put(Bytes::from_static(b"key"), Bytes::from_static(b"newer"));
         let data = dengine_kv::Request::from(put).encode(dengine_kv::CommandVersion::CURRENT);
         state::apply(&mut self.machine, EntryKind::Command, &data).unwrap();
     }
