@@ -160,12 +160,12 @@ bench_flag = $(if $($(bench_variable)),--$(1) $($(bench_variable)))
 # Only etcd needs Go, and it is measured unless systems are named without it.
 BENCH_SETUP = $(if $(filter embedded,$(SCENARIO))$(if $(SYSTEM),$(if $(findstring etcd,$(SYSTEM)),,x)),dengine,bench)
 
-bench: setup-$(BENCH_SETUP) ## DEngine beside etcd on this machine, with a report (PROFILE=standard, SCENARIO=cluster|single|embedded|all, SYSTEM=dengine,etcd,floor,echo, ETCD_VERSION=3.7.3|3.6.16, DURABILITY=fsync|memory-first, WIRE=pipelined|unary, REPEAT=1, WORKLOAD=, TOTAL=, CLIENTS=, WARM_UP=, BASELINE=, BUDGET=, OUTPUT=, BENCH_ARGS=, SERVER_ARGS=)
+bench: setup-$(BENCH_SETUP) ## DEngine beside etcd on this machine, with a report (PROFILE=standard, SCENARIO=cluster|single|embedded|all, SYSTEM=dengine,etcd,floor,echo, ETCD_VERSION=3.7.3|3.6.16, DURABILITY=fsync|memory-first, WIRE=pipelined|unary|etcd, REPEAT=1, WORKLOAD=, TOTAL=, CLIENTS=, WARM_UP=, BASELINE=, BUDGET=, OUTPUT=, BENCH_ARGS=, SERVER_ARGS=)
 	@$(if $(BASELINE),,$(if $(BUDGET),$(error BUDGET= is how much worse than BASELINE= is allowed: give BASELINE=RESULT.json too)))
 	@$(E2E) bench $(BENCH_FLAGS)
 
-bench-servers: setup-$(if $(filter etcd,$(SYSTEM)),bench,dengine) ## members to load by hand until Ctrl-C (SYSTEM=dengine|etcd|floor|echo, ETCD_VERSION=, SCENARIO=cluster|single, DURABILITY=, SERVER_ARGS=)
-	@$(E2E) bench --serve $(call bench_flag,scenario) --system $(or $(SYSTEM),dengine) $(call bench_flag,etcd-version) $(call bench_flag,durability) $(SERVER_ARGS:%=--server-arg=%)
+bench-servers: setup-$(if $(filter etcd,$(SYSTEM)),bench,dengine) ## members to load by hand until Ctrl-C (SYSTEM=dengine|etcd|floor|echo, ETCD_VERSION=, SCENARIO=cluster|single, DURABILITY=, WIRE=etcd, SERVER_ARGS=)
+	@$(E2E) bench --serve $(call bench_flag,scenario) --system $(or $(SYSTEM),dengine) $(call bench_flag,etcd-version) $(call bench_flag,durability) $(call bench_flag,wire) $(SERVER_ARGS:%=--server-arg=%)
 
 bench-baseline: ## instruction counts of hot paths against the committed ones (UPDATE=1 writes them; needs valgrind)
 	@cargo bench --locked --quiet -p dengine-raft --bench instructions -- $(if $(UPDATE),--update)

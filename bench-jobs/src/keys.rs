@@ -25,6 +25,13 @@ pub fn space(shape: &Shape) -> u64 {
     }
 }
 
+/// Keys that each request of a scan reads.
+#[must_use]
+pub fn of_scan(shape: &Shape) -> u64 {
+    let all = space(shape);
+    shape.scan_keys.map_or(all, |keys| all.min(keys.into()))
+}
+
 /// By how much the keys of a repetition, counted from 0, lie behind those of the first. What writes
 /// each key once would otherwise only overwrite what the repetition before it inserted, which is
 /// another load.
@@ -182,6 +189,14 @@ impl ClientKeys {
         self.render(index % self.keys.space)
     }
 
+    /// The first and the last of so many keys in a row: from that of request `number` on, unless
+    /// there are too few behind it, then the last of the space; all of a smaller space.
+    pub fn row(&mut self, number: u64, keys: u64) -> (Bytes, Bytes) {
+        let keys = keys.clamp(1, self.keys.space);
+        let first = self.index(number).min(self.keys.space - keys);
+        (self.render(first), self.render(first + keys - 1))
+    }
+
     fn index(&mut self, number: u64) -> u64 {
         let Keys {
             space,
@@ -296,6 +311,20 @@ mod tests {
         assert_eq!(client.key(300), "0000");
         let all = keys(300, 4, Order::Sequential, 1);
         assert!(all.is_sorted());
+    }
+
+    #[test]
+    fn a_row_ends_within_the_space() {
+        let mut client = Keys::new(300, 4, Order::Sequential, 1).client(0);
+        let mut row = |number, keys| client.row(number, keys);
+        assert_eq!(row(0, 100), ("0000".into(), "0063".into()));
+        assert_eq!(row(200, 100), ("00c8".into(), "012b".into()));
+        assert_eq!(row(299, 100), row(200, 100), "too few keys are behind it");
+        assert_eq!(
+            row(7, 1_000),
+            ("0000".into(), "012b".into()),
+            "all there are"
+        );
     }
 
     #[test]

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use dengine_bench_model::results::{
-    LatencyUs, Pods, Preload, Protocol, Quantile, Repetition, Report, RunResult, ServerUse,
-    Settling, Shape, Spread, Wire,
+    LatencyUs, Pods, Preload, Quantile, Repetition, Report, RunResult, ServerUse, Settling, Shape,
+    Spread,
 };
 use hdrhistogram::Histogram;
 use jiff::Timestamp;
 
 use crate::load::Measured;
 use crate::servers::{ServersSpent, Spent};
-use crate::target::Facts;
+use crate::target::{Access, Facts};
 
 /// The schema of the result allows no longer texts.
 const ERROR_CHARS_MAX: usize = 1000;
@@ -104,10 +104,8 @@ impl Verdict {
 pub struct Frame {
     /// Name of the workload.
     pub name: String,
-    /// Wire protocol.
-    pub protocol: Protocol,
-    /// How calls travel, where there is a choice.
-    pub wire: Option<Wire>,
+    /// The system, and how calls travel to it.
+    pub access: Access,
     /// What was asked for.
     pub shape: Shape,
     /// Whether all load goes to the leader.
@@ -145,8 +143,8 @@ pub fn result(frame: &Frame, measured: &Measured, spent: Option<&Spent>) -> RunR
     let leader = facts.and_then(|facts| facts.leader.as_ref());
     RunResult {
         name: frame.name.clone(),
-        protocol: frame.protocol,
-        wire: frame.wire,
+        protocol: frame.access.protocol,
+        wire: frame.access.wire,
         shape: frame.shape.clone(),
         unsupported: None,
         requests: measured.requests(),
@@ -347,8 +345,10 @@ pub(crate) mod tests {
     pub(crate) fn frame() -> Frame {
         Frame {
             name: "range-l".to_owned(),
-            protocol: Protocol::Dengine,
-            wire: Some(Wire::Pipelined),
+            access: Access {
+                protocol: Protocol::Dengine,
+                wire: Some(Wire::Pipelined),
+            },
             shape: Shape {
                 workload: Workload::Range,
                 consistency: Some(ReadConsistency::Linearizable),
@@ -363,6 +363,7 @@ pub(crate) mod tests {
                 read_percent: None,
                 watchers: None,
                 listers: None,
+                scan_keys: None,
                 rate: None,
             },
             target_leader: false,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use dengine_bench_model::pods;
-use dengine_bench_model::results::{ReadConsistency, Report, Workload};
+use dengine_bench_model::results::{ReadConsistency, Report, Wire, Workload};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -34,6 +34,8 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
     && self.readPercent == oldSelf.readPercent : !has(oldSelf.readPercent)) \
     && (has(self.watchers) ? has(oldSelf.watchers) \
     && self.watchers == oldSelf.watchers : !has(oldSelf.watchers)) \
+    && (has(self.wire) ? has(oldSelf.wire) \
+    && self.wire == oldSelf.wire : !has(oldSelf.wire)) \
     && (has(self.keyPrefix) ? has(oldSelf.keyPrefix) \
     && self.keyPrefix == oldSelf.keyPrefix : !has(oldSelf.keyPrefix)) \
     && self.pods == oldSelf.pods \
@@ -116,6 +118,11 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
 #[x_kube(validation = Rule::new("!has(self.compareWith) || has(self.target.clusterRef)")
     .message("compareWith needs a target.clusterRef: it compares one DEngineCluster with one \
         etcd"))]
+#[x_kube(validation = Rule::new("!has(self.wire) || has(self.target.clusterRef)")
+    .message("wire needs a target.clusterRef: an etcd is loaded in its own API"))]
+#[x_kube(validation = Rule::new("!has(self.wire) || self.wire != 'etcd' || \
+    !has(self.consistency) || self.consistency != 's'")
+    .message("consistency s excludes wire etcd: etcd's API has no lease reads"))]
 #[x_kube(validation = Rule::new("!has(self.schedule) || !has(self.ttlSecondsAfterFinished)")
     .message("schedule and ttlSecondsAfterFinished exclude each other: what runs again is not \
         deleted"))]
@@ -140,6 +147,10 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
 pub struct DEngineBenchmarkSpec {
     /// What is measured: exactly one of its fields.
     pub target: Target,
+    /// How calls travel to the cluster: pipelined (the default), unary, or etcd, which is etcd's
+    /// API and needs the cluster's `spec.etcd.enabled`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wire: Option<Wire>,
     /// Image of dengine-bench. Default: the one that the operator was installed with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
@@ -160,7 +171,7 @@ pub struct DEngineBenchmarkSpec {
     /// mixed does both, watch receives the events of its own writes, swap writes each client's own
     /// key by its revision, as holders of a Lease of Kubernetes do, seen writes at the leader until
     /// a follower shows it, list writes while a client lists all keys, a million unless `keySpace`
-    /// says otherwise.
+    /// says otherwise, scan lists all keys with each request, 100,000 unless `keySpace` says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
     /// An etcd that is measured right after the cluster, by the same tool in the same place with

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
-use dengine_bench::target::{Connect, Facts, Target, Way as _};
+use dengine_bench::target::{Access, Connect, Facts, Target, Way as _};
 use dengine_bench_model::results::{Protocol, ReadConsistency, Wire};
 use dengine_protocol::v1::GetRequest;
 use dengine_protocol::v1::kv_client::KvClient;
@@ -60,13 +60,16 @@ fn floor(address: &str, data: &Path, followers: &[&str]) -> Process {
 }
 
 async fn connected(protocol: Protocol, endpoints: Vec<String>) -> Target {
-    let facts = Facts::await_ready(protocol, &endpoints, PATIENCE).await;
+    let access = Access {
+        protocol,
+        wire: Some(Wire::Unary),
+    };
+    let facts = Facts::await_ready(access, &endpoints, PATIENCE).await;
     let facts = facts.unwrap();
     assert_eq!(facts.members.len(), endpoints.len());
     assert_eq!(facts.leader.unwrap().address, endpoints[0]);
     let connect = Connect {
-        protocol,
-        wire: Wire::Unary,
+        access,
         connections: endpoints.len(),
         followers: Vec::new(),
         endpoints,

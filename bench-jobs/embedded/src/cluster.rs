@@ -196,6 +196,16 @@ impl Way for Direct {
         std::future::ready(Ok(None))
     }
 
+    fn list(
+        &mut self,
+        _: Vec<u8>,
+        _: Vec<u8>,
+        _: u32,
+    ) -> impl Future<Output = Result<u64, String>> + Send {
+        let refused = "lists are paged by a client: measure them with dengine-bench";
+        std::future::ready(Err(refused.to_owned()))
+    }
+
     fn watch(&mut self, _: Bytes) -> impl Future<Output = Result<Events, String>> + Send {
         let refused = "watches are a matter of the server: measure them with dengine-bench";
         std::future::ready(Err(refused.to_owned()))

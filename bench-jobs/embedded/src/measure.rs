@@ -8,6 +8,7 @@ use dengine_bench::keys::{self, Keys, Order};
 use dengine_bench::load::{self, Measured, Operation, Part, Plan};
 use dengine_bench::outcome::{self, Frame};
 use dengine_bench::progress::Progress;
+use dengine_bench::target::Access;
 use dengine_bench_model::results::{
     Preload, Protocol, ReadConsistency, RunResult, Shape, Workload,
 };
@@ -91,8 +92,10 @@ impl<'a> Bench<'a> {
         let now = jiff::Timestamp::now();
         Ok(Frame {
             name: task.name.clone(),
-            protocol: Protocol::Dengine,
-            wire: None,
+            access: Access {
+                protocol: Protocol::Dengine,
+                wire: None,
+            },
             shape: task.shape.clone(),
             target_leader: true,
             seed: self.cli.load.seed,
@@ -192,6 +195,7 @@ impl<'a> Bench<'a> {
                 Workload::Watch => Operation::Watch(shape.watches_each()),
                 Workload::Swap => Operation::Swap,
                 Workload::Seen => Operation::Seen,
+                Workload::Scan => Operation::Scan(keys::of_scan(shape)),
             },
             clients: u64::from(shape.clients),
             part: Part::WHOLE,
@@ -213,7 +217,7 @@ impl<'a> Bench<'a> {
 fn is_of_the_server(task: &Task) -> bool {
     matches!(
         task.shape.workload,
-        Workload::Watch | Workload::Seen | Workload::List
+        Workload::Watch | Workload::Seen | Workload::List | Workload::Scan
     )
 }
 

@@ -79,6 +79,8 @@ pub enum Does {
     Seen,
     /// Writes keys that are there, while so many clients list all of them.
     List(u32),
+    /// Reads so many keys in a row, or all there are.
+    Scan(Option<u32>),
 }
 
 /// Which keys a named workload uses.
@@ -90,7 +92,7 @@ pub enum Keys {
     OutOf(u64),
 }
 
-use Does::{Get, List, Mixed, Put, Seen, Swap, Watch};
+use Does::{Get, List, Mixed, Put, Scan, Seen, Swap, Watch};
 use Keys::{InOrder, OutOf};
 
 /// The workload that a person means by a name: one of `basic`, or another profile's as
@@ -106,7 +108,7 @@ pub const BASIC: &str = "basic";
 
 /// Every profile. A goal stands beside the load for which issue and README promise it.
 #[rustfmt::skip]
-pub const PROFILES: [Profile; 8] = [
+pub const PROFILES: [Profile; 9] = [
     Profile { name: "standard", about: "the six workloads of d-engine's report: one client, then \
         1000 over 200 connections", workloads: &[
         // name                 does              conns clients    total      keys            goal
@@ -168,8 +170,8 @@ pub const PROFILES: [Profile; 8] = [
         workload("write",             Put,                200,  1_000,    100_000, OutOf(10_000_000), None),
     ]},
     Profile { name: "extra", about: "what the others leave out: Kubernetes' Lease renewals, values \
-        of 64 KiB and 1 MiB, 1000 watches of one key, how soon followers show a write, and \
-        writes while a million keys are listed", workloads: &[
+        of 64 KiB and 1 MiB, 1000 watches of one key, how soon followers show a write, lists of \
+        100,000 objects, and writes while a million keys are listed", workloads: &[
         workload("lease-renewal",     Swap,                10,    100,    100_000, OutOf(100),        Some(5.0)),
         // Few keys, for the disk holds each of them and some history; together 650 MiB are written.
         of_bytes(64 << 10,
@@ -181,11 +183,26 @@ pub const PROFILES: [Profile; 8] = [
             workload("put-seen",      Seen,                 1,      1,      2_000, OutOf(1),          None)),
         within(P99Goal::EtcdAndUs(2_000),
             workload("par-put-seen",  Seen,                10,     10,     10_000, OutOf(10),         None)),
+        of_bytes(4 << 10,
+            workload("paged-list",    Scan(None),           1,      1,         10, OutOf(100_000),    None)),
         // The last, for the members hold a million keys from then on.
         at_rate(1_000.0,
             workload("paced-write",   List(0),             10,     10,     30_000, OutOf(1_000_000),  None)),
         within(P99Goal::Times(2.0, "paced-write"), at_rate(1_000.0,
             workload("list-while-writing", List(1),        10,     10,     30_000, OutOf(1_000_000),  None))),
+    ]},
+    Profile { name: "etcd", about: "what clients of etcd do, with nothing that only DEngine has: \
+        with --wire etcd the same client loads both", workloads: &[
+        workload("single-write",      Put,                  1,      1,      2_000, InOrder,           None),
+        workload("write",             Put,                200,  1_000,     50_000, InOrder,           None),
+        workload("linearizable-read", Get(Linearizable),  200,  1_000,     50_000, InOrder,           None),
+        workload("serializable-read", Get(Eventual),      200,  1_000,     50_000, InOrder,           None),
+        workload("range-of-100",      Scan(Some(100)),     10,    100,     10_000, OutOf(50_000),     None),
+        workload("compare-and-put",   Swap,                10,    100,     30_000, OutOf(100),        None),
+        workload("watch-1000",        Watch(1_000),        10,      1,        500, OutOf(1),          None),
+        // The last, for it makes its keys sixteen times as large.
+        of_bytes(4 << 10,
+            workload("paged-list",    Scan(None),           1,      1,          5, OutOf(100_000),    None)),
     ]},
 ];
 
@@ -274,18 +291,23 @@ impl NamedWorkload {
             Swap => (Workload::Swap, None),
             Seen => (Workload::Seen, None),
             List(_) => (Workload::List, None),
+            Scan(_) => (Workload::Scan, None),
         };
         let read_percent = match self.does {
             Mixed(percent) => Some(percent),
-            Put | Get(_) | Watch(_) | Swap | Seen | List(_) => None,
+            Put | Get(_) | Watch(_) | Swap | Seen | List(_) | Scan(_) => None,
         };
         let watchers = match self.does {
             Watch(watchers) => (watchers != 1).then_some(watchers),
-            Put | Get(_) | Mixed(_) | Swap | Seen | List(_) => None,
+            Put | Get(_) | Mixed(_) | Swap | Seen | List(_) | Scan(_) => None,
         };
         let listers = match self.does {
             List(listers) => (listers != 1).then_some(listers),
-            Put | Get(_) | Mixed(_) | Watch(_) | Swap | Seen => None,
+            Put | Get(_) | Mixed(_) | Watch(_) | Swap | Seen | Scan(_) => None,
+        };
+        let scan_keys = match self.does {
+            Scan(keys) => keys,
+            Put | Get(_) | Mixed(_) | Watch(_) | Swap | Seen | List(_) => None,
         };
         Shape {
             workload,
@@ -304,6 +326,7 @@ impl NamedWorkload {
             read_percent,
             watchers,
             listers,
+            scan_keys,
             rate: self.rate,
         }
     }
@@ -378,6 +401,7 @@ mod tests {
             ("watch-1000", (Workload::Watch, 256, 1), (10, 1, 1_000)),
             ("put-seen", (Workload::Seen, 256, 1), (1, 1, 2_000)),
             ("par-put-seen", (Workload::Seen, 256, 10), (10, 10, 10_000)),
+            ("paged-list", (Workload::Scan, 4_096, 100_000), (1, 1, 10)),
             (
                 "paced-write",
                 (Workload::List, 256, 1_000_000),
@@ -397,6 +421,31 @@ mod tests {
             (shape.listers_beside(), shape.rate)
         });
         assert_eq!(listed, [(0, Some(1_000.0)), (1, Some(1_000.0))]);
+    }
+
+    /// Whatever etcd has no word for could not be compared with the same client.
+    #[test]
+    fn the_profile_of_etcd_holds_nothing_that_only_dengine_has() {
+        let etcd = profile("etcd").unwrap();
+        let (standard, extra) = (profile("standard").unwrap(), profile("extra").unwrap());
+        for workload in etcd.workloads {
+            let shape = workload.shape();
+            assert_ne!(shape.consistency, Some(Lease), "{}", workload.name);
+            assert_ne!(shape.workload, Workload::Seen, "{}", workload.name);
+        }
+        let same = |own: &str, of: &Profile, other: &str| {
+            let mut own = etcd.workload(own).unwrap().shape();
+            let other = of.workload(other).unwrap().shape();
+            assert!(own.total < other.total, "{other:?}");
+            own.total = other.total;
+            assert_eq!(own, other);
+        };
+        same("write", standard, "write");
+        same("linearizable-read", standard, "linearizable-read");
+        same("serializable-read", standard, "eventual-read");
+        same("compare-and-put", extra, "lease-renewal");
+        same("watch-1000", extra, "watch-1000");
+        same("paged-list", extra, "paged-list");
     }
 
     #[test]

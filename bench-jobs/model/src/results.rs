@@ -371,7 +371,7 @@ impl Protocol {
     }
 }
 
-/// How calls travel over a connection of DEngine's own protocol.
+/// How calls travel to DEngine.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -382,6 +382,8 @@ pub enum Wire {
     Pipelined,
     /// Each call is a request of its own, as with any gRPC client.
     Unary,
+    /// The same in etcd's API, made by the very client that loads etcd.
+    Etcd,
 }
 
 impl Wire {
@@ -390,6 +392,7 @@ impl Wire {
         match self {
             Self::Pipelined => "pipelined",
             Self::Unary => "unary",
+            Self::Etcd => "etcd",
         }
     }
 }
@@ -414,6 +417,8 @@ pub enum Workload {
     Seen,
     /// Writes on a filled key space, beside clients that list all of it, page by page.
     List,
+    /// Reads of many keys in a row with their values, page by page at one revision.
+    Scan,
 }
 
 impl Workload {
@@ -427,6 +432,7 @@ impl Workload {
             Self::Swap => "swap",
             Self::Seen => "seen",
             Self::List => "list",
+            Self::Scan => "scan",
         }
     }
 }
@@ -503,6 +509,9 @@ pub struct Shape {
     /// absent for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listers: Option<u32>,
+    /// Keys that each request of a scan workload reads; absent for all there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scan_keys: Option<u32>,
     /// Requests that are wanted in each second, over all clients, whether or not earlier ones were
     /// answered. Without it each client wants its next one when its last one was answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -526,7 +535,8 @@ impl Shape {
             | Workload::Mixed
             | Workload::Watch
             | Workload::Swap
-            | Workload::Seen => 0,
+            | Workload::Seen
+            | Workload::Scan => 0,
         }
     }
 }

@@ -12,6 +12,7 @@ use super::values::{
 };
 #[cfg(feature = "kubernetes")]
 use crate::post::PostOptions;
+use crate::target::Access;
 
 /// Where a member of DEngine listens that was told nothing else.
 pub(super) const ENDPOINTS_DEFAULT: &str = "127.0.0.1:4100";
@@ -42,7 +43,8 @@ pub struct Options {
         help_heading = "Target"
     )]
     pub protocol: ProtocolArg,
-    /// How calls of DEngine's own protocol travel [default: pipelined]
+    /// How calls travel to DEngine; with etcd, --endpoints are where members serve clients of etcd
+    /// (--listen-etcd) [default: pipelined]
     #[arg(long, global = true, value_enum, help_heading = "Target")]
     pub wire: Option<WireArg>,
     /// Connect to the leader only, found through the endpoints. DEngine's client sends writes and
@@ -385,7 +387,17 @@ impl Options {
             (ProtocolArg::Etcd | ProtocolArg::Floor, _) => None,
             (ProtocolArg::Echo, _) => Some(Wire::Unary),
             (ProtocolArg::Dengine, Some(WireArg::Unary)) => Some(Wire::Unary),
-            (ProtocolArg::Dengine, _) => Some(Wire::Pipelined),
+            (ProtocolArg::Dengine, Some(WireArg::Etcd)) => Some(Wire::Etcd),
+            (ProtocolArg::Dengine, Some(WireArg::Pipelined) | None) => Some(Wire::Pipelined),
+        }
+    }
+
+    /// Which system is measured, and how calls travel to it.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        Access {
+            protocol: self.protocol.into(),
+            wire: self.wire(),
         }
     }
 }

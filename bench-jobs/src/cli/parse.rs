@@ -10,7 +10,8 @@ use dengine_bench_model::results::{Protocol, ReadConsistency, Shape, Workload};
 
 use super::options::ENDPOINTS_DEFAULT;
 use super::{Cli, Command, LoadOptions, ProtocolArg, RunArgs, Task};
-use crate::{keys, target};
+use crate::keys;
+use crate::target::{self, Access, Caller};
 
 /// Commands that measure nothing.
 const TOOLS: [&str; 3] = ["compare", "report", "completions"];
@@ -24,8 +25,9 @@ impl Cli {
 
     pub(super) fn from_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut cli = Self::from_arg_matches(matches)?;
-        // The variable names members of DEngine, and an empty one nobody.
-        let of_dengine = cli.options.protocol == ProtocolArg::Dengine;
+        // The variable names members of DEngine at their own ports, and an empty one nobody.
+        let access = cli.options.access();
+        let of_dengine = access.protocol == Protocol::Dengine && access.caller() == Caller::Dengine;
         let names_some = cli.options.endpoints.iter().any(|it| !it.is_empty());
         if are_of_the_environment(matches) && !(of_dengine && names_some) {
             cli.options.endpoints = vec![ENDPOINTS_DEFAULT.to_owned()];
@@ -38,16 +40,16 @@ impl Cli {
     /// # Errors
     /// Says which flags contradict each other; to be shown with the usage.
     pub fn validate(&self) -> Result<(), clap::Error> {
-        let protocol = Protocol::from(self.options.protocol);
+        let access = self.options.access();
         match &self.command {
             Command::Run(run) => {
                 run.validate(&self.options.load)?;
                 if let Some(consistency) = run.own.read_consistency {
-                    must_be_supported(protocol, "--read-consistency", consistency)?;
+                    must_be_supported(access, "--read-consistency", consistency)?;
                 }
             }
             Command::Range(range) => {
-                must_be_supported(protocol, "--consistency", range.consistency)?;
+                must_be_supported(access, "--consistency", range.consistency)?;
             }
             Command::Put
             | Command::Swap
@@ -60,10 +62,7 @@ impl Cli {
         check_shapes(&self.tasks(), self.options.load.repeat)?;
         require(
             self.options.protocol == ProtocolArg::Dengine || self.options.wire.is_none(),
-            || {
-                "--wire is about DEngine's own protocol; others have no choice: leave it out"
-                    .to_owned()
-            },
+            || "--wire is about DEngine; others have no choice: leave it out".to_owned(),
         )?;
         let endpoints = &self.options.endpoints;
         require(
@@ -183,11 +182,11 @@ impl RunArgs {
 }
 
 fn must_be_supported(
-    protocol: Protocol,
+    access: Access,
     flag: &str,
     consistency: ReadConsistency,
 ) -> Result<(), clap::Error> {
-    let why = target::unsupported(protocol, Some(consistency));
+    let why = target::unsupported(access, Some(consistency));
     require(why.is_none(), || {
         let (word, why) = (consistency.word(), why.unwrap_or_default());
         format!("{flag} {word}: {why}; use linearizable or eventual")
@@ -246,6 +245,7 @@ pub(super) fn plain(consistency: Option<ReadConsistency>) -> Shape {
         read_percent: None,
         watchers: None,
         listers: None,
+        scan_keys: None,
         rate: None,
     }
 }

@@ -1,10 +1,11 @@
 use std::time::Duration;
 
 use clap::CommandFactory;
-use dengine_bench_model::results::{Wire, Workload};
+use dengine_bench_model::results::{Protocol, Wire, Workload};
 
 use super::values::parse_duration;
 use super::*;
+use crate::target::Caller;
 
 fn parse(line: &str) -> Result<Cli, clap::Error> {
     let matches = parse::parser().try_get_matches_from(line.split(' '))?;
@@ -155,6 +156,10 @@ fn contradictions_are_named() {
             "run --workload mixed --read-consistency lease --protocol etcd",
             "no lease reads",
         ),
+        (
+            "range --consistency lease --wire etcd",
+            "etcd's API has no lease reads",
+        ),
         ("run", "--profile"),
         ("run --profile standard --workload mixed", "--workload"),
         ("run --profile fast", "standard"),
@@ -225,6 +230,21 @@ fn the_echo_measures_unary_reads_and_nothing_else() {
             .all(|task| task.shape.workload == Workload::Range)
     );
     assert_eq!(cli.options.wire(), Some(Wire::Unary));
+}
+
+#[test]
+fn etcds_api_is_a_wire_of_dengine() {
+    let line = "dengine-bench range --wire etcd --consistency serializable";
+    let options = parse(line).unwrap().options;
+    assert_eq!(options.wire(), Some(Wire::Etcd));
+    let access = options.access();
+    assert_eq!(
+        (access.protocol, access.caller()),
+        (Protocol::Dengine, Caller::Etcd)
+    );
+    let profile = parse("dengine-bench run --profile etcd --wire etcd").unwrap();
+    let unsupported = |task: &Task| target::unsupported(access, task.shape.consistency).is_some();
+    assert!(!profile.tasks().iter().any(unsupported));
 }
 
 #[test]

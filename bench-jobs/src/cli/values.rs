@@ -40,6 +40,8 @@ pub enum WireArg {
     Pipelined,
     /// Each call is a request of its own
     Unary,
+    /// Each call is a request of its own in etcd's API, by the client that loads etcd
+    Etcd,
 }
 
 /// `--warm-up`.

@@ -5,10 +5,15 @@ use expect_test::expect;
 use super::budget::Budget;
 use super::*;
 use crate::outcome::tests as sample;
+use crate::target::{self, Access};
 
 /// A report of the profile `standard` in which every workload has the same numbers.
 fn report(protocol: Protocol, ops_per_second: f64) -> Report {
     let base = sample::report().results.remove(0);
+    let access = Access {
+        protocol,
+        wire: None,
+    };
     let result = |workload: &profiles::NamedWorkload| RunResult {
         name: workload.name.to_owned(),
         protocol,
@@ -28,8 +33,7 @@ fn report(protocol: Protocol, ops_per_second: f64) -> Report {
             cpu_us: 1e6 / ops_per_second,
             resident_bytes_max: 100_000_000,
         }),
-        unsupported: crate::target::unsupported(protocol, workload.shape().consistency)
-            .map(str::to_owned),
+        unsupported: target::unsupported(access, workload.shape().consistency).map(str::to_owned),
         ..base.clone()
     };
     let standard = profiles::profile("standard").unwrap().workloads;

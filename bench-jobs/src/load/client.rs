@@ -13,7 +13,7 @@ use super::pace::Schedule;
 use super::recorder::Recorder;
 use super::{Operation, Plan, numbers};
 use crate::keys::ClientKeys;
-use crate::target::{Events, Way};
+use crate::target::{Events, PAGE_KEYS, Way};
 
 /// A client waits so long after a failure, so that a dead target is not hammered.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(10);
@@ -60,7 +60,11 @@ impl<W: Way> Client<W> {
         let watchers = match plan.operation {
             Operation::Watch(watchers) => u64::from(watchers),
             Operation::Seen => 1,
-            Operation::Put | Operation::Get(_) | Operation::Mixed(..) | Operation::Swap => 0,
+            Operation::Put
+            | Operation::Get(_)
+            | Operation::Mixed(..)
+            | Operation::Swap
+            | Operation::Scan(_) => 0,
         };
         let watched = if watchers > 0 {
             let key = keys.nth(index);
@@ -141,6 +145,7 @@ impl<W: Way> Client<W> {
             }
             Operation::Watch(_) | Operation::Seen => self.put_and_see().await,
             Operation::Swap => self.swap().await,
+            Operation::Scan(keys) => self.scan(number, keys).await,
         }
     }
 
@@ -154,6 +159,17 @@ impl<W: Way> Client<W> {
             return Err("a key that was written before the run was not found".to_owned());
         }
         Ok(found.revision)
+    }
+
+    /// No revision is known of it: nobody asks which keys a scan has seen.
+    async fn scan(&mut self, number: u64, keys: u64) -> Result<u64, String> {
+        let (first, last) = self.keys.row(number, keys);
+        let end = [&last[..], &[0]].concat();
+        let found = self.way.list(first.to_vec(), end, PAGE_KEYS).await?;
+        if found != keys {
+            return Err(format!("a scan of {keys} keys in a row found {found}"));
+        }
+        Ok(0)
     }
 
     async fn put_and_see(&mut self) -> Result<u64, String> {

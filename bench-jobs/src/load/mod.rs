@@ -49,6 +49,8 @@ pub enum Operation {
     Swap,
     /// Writes its client's own key, and is done when its watch and a session read have shown that.
     Seen,
+    /// Reads so many keys in a row, which must exist.
+    Scan(u64),
 }
 
 /// A load.

@@ -9,10 +9,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::keys;
-use crate::target::Lane;
-
-/// As Kubernetes' API server asks etcd.
-const PAGE_KEYS: u32 = 500;
+use crate::target::{Lane, PAGE_KEYS, Way as _};
 
 /// Lists under way; dropping them ends them.
 pub(super) struct Lists {

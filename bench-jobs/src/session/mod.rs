@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dengine_bench_model::results::{
-    IdleServers, Listing, Pods, Protocol, ReadConsistency, Report, RunResult, Shape, Workload,
+    IdleServers, Listing, Pods, ReadConsistency, Report, RunResult, Shape, Workload,
 };
 use jiff::Timestamp;
 
@@ -161,12 +161,12 @@ impl<'a> Session<'a> {
     /// Before the first key is written: is there room, and what did runs leave that were killed?
     async fn begin(&mut self) -> anyhow::Result<()> {
         let (cli, options) = (self.cli, &self.cli.options);
-        if self.begun || Protocol::from(options.protocol).is_bound() {
+        if self.begun || options.access().protocol.is_bound() {
             return Ok(());
         }
         let need = space::needed(&cli.tasks(), self.folder.len(), options.load.repeat);
         if need.is_worth_a_question() && !options.ignore_space {
-            let room = Facts::room(options.protocol.into(), &options.endpoints).await;
+            let room = Facts::room(options.access(), &options.endpoints).await;
             space::check(need, room)?;
         }
         if !self.folder.is_empty() {
@@ -185,8 +185,7 @@ impl<'a> Session<'a> {
     async fn lane_for_tidying(&self) -> anyhow::Result<target::Lane> {
         let options = &self.cli.options;
         let connect = target::Connect {
-            protocol: options.protocol.into(),
-            wire: options.wire().unwrap_or_default(),
+            access: options.access(),
             endpoints: options.endpoints.clone(),
             connections: 1,
             followers: Vec::new(),
@@ -202,11 +201,7 @@ impl<'a> Session<'a> {
         if options.server_pid.is_empty() {
             return None;
         }
-        let ready = Facts::await_ready(
-            options.protocol.into(),
-            &options.endpoints,
-            options.ready_timeout,
-        );
+        let ready = Facts::await_ready(options.access(), &options.endpoints, options.ready_timeout);
         // If they do not become ready, the first workload says so.
         self.cut.unless(ready).await.ok()?;
         self.servers.idle()
@@ -214,7 +209,7 @@ impl<'a> Session<'a> {
 
     async fn measure(&mut self, task: &Task) -> RunResult {
         let mut frame = self.frame(task);
-        if let Some(why) = target::unsupported(frame.protocol, task.shape.consistency) {
+        if let Some(why) = target::unsupported(frame.access, task.shape.consistency) {
             return outcome::unsupported(&frame, why);
         }
         let cut = self.cut.clone();
@@ -252,8 +247,7 @@ impl<'a> Session<'a> {
         let options = &self.cli.options;
         Frame {
             name: task.name.clone(),
-            protocol: options.protocol.into(),
-            wire: options.wire(),
+            access: options.access(),
             shape: Shape {
                 key_folder_size: u32::try_from(self.folder.len()).unwrap_or(u32::MAX),
                 ..task.shape.clone()
@@ -301,7 +295,7 @@ impl<'a> Session<'a> {
             // The numbers do not count anyway, and a terminated pod has little time left.
             _ => AFTER_FAILURE_LIMIT,
         };
-        let after = Facts::await_ready(frame.protocol, &prepared.endpoints, patience).await;
+        let after = Facts::await_ready(frame.access, &prepared.endpoints, patience).await;
         frame.after = after.ok();
         self.note_filled(&shape, &measured);
         frame.pods = self.pods(&shape, (measured.errors == 0).then_some(&spans));
@@ -341,6 +335,7 @@ impl<'a> Session<'a> {
                 Workload::Watch => Operation::Watch(shape.watches_each()),
                 Workload::Swap => Operation::Swap,
                 Workload::Seen => Operation::Seen,
+                Workload::Scan => Operation::Scan(keys::of_scan(shape)),
             },
             clients: u64::from(shape.clients),
             part: Part::WHOLE,
@@ -368,7 +363,7 @@ impl<'a> Session<'a> {
     }
 
     fn note_written(&mut self, plan: &Plan) {
-        if !matches!(plan.operation, Operation::Get(_)) {
+        if !matches!(plan.operation, Operation::Get(_) | Operation::Scan(_)) {
             self.written.note(&plan.keys);
         }
     }

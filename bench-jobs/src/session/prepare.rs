@@ -65,7 +65,7 @@ impl Session<'_> {
         }
         let options = &self.cli.options;
         let before =
-            Facts::await_ready(frame.protocol, &options.endpoints, options.ready_timeout).await?;
+            Facts::await_ready(frame.access, &options.endpoints, options.ready_timeout).await?;
         let shape = frame.shape.clone();
         let at_leader = options.target_leader || shape.workload == Workload::Seen;
         let endpoints = match (at_leader, &before.leader) {
@@ -86,12 +86,12 @@ impl Session<'_> {
             team.connect(&shape, self.task, &endpoints, &self.folder)
                 .await?;
         }
-        if !frame.protocol.is_bound() {
+        if !frame.access.protocol.is_bound() {
             self.prepare_keys(&target, &endpoints, frame).await?;
         }
         self.warm_up(&target, frame).await?;
         // Asked again, because electing a leader during the preparation harms nobody.
-        let before = Facts::await_ready(frame.protocol, &endpoints, options.ready_timeout).await?;
+        let before = Facts::await_ready(frame.access, &endpoints, options.ready_timeout).await?;
         frame.before = Some(before);
         let listers = self.listers(&frame.shape, frame.before.as_ref()).await?;
         Ok(Prepared {
@@ -132,7 +132,7 @@ impl Session<'_> {
         let part = self.part(&shape);
         let known = self.filled.filter(|filled| filled.serves(&shape));
         let stands_on_them = match shape.workload {
-            Workload::Range | Workload::Mixed | Workload::List => {
+            Workload::Range | Workload::Mixed | Workload::List | Workload::Scan => {
                 let filled = match known {
                     Some(filled) => filled,
                     None => {
@@ -167,8 +167,7 @@ impl Session<'_> {
     pub(crate) fn connect(&self, shape: &Shape, endpoints: &[String], part: Part) -> Connect {
         let options = &self.cli.options;
         Connect {
-            protocol: options.protocol.into(),
-            wire: options.wire().unwrap_or_default(),
+            access: options.access(),
             endpoints: part.endpoints(endpoints),
             connections: part.share(shape.connections.into()) as usize,
             followers: Vec::new(),
@@ -280,7 +279,12 @@ impl Session<'_> {
 
     pub(super) fn warm_up_plan(&self, shape: &Shape) -> Plan {
         let (total, ends_after) = self.warm_up_of(shape);
-        let space = u64::from(shape.clients).min(keys::space(shape));
+        let space = if shape.workload == Workload::Scan {
+            // A row takes more keys than there are clients.
+            keys::space(shape)
+        } else {
+            u64::from(shape.clients).min(keys::space(shape))
+        };
         Plan {
             rate: None,
             ends_after,
@@ -302,7 +306,8 @@ fn followers(shape: &Shape, facts: &Facts) -> Result<Vec<String>, Unsupported> {
         | Workload::Mixed
         | Workload::Watch
         | Workload::Swap
-        | Workload::List => Ok(Vec::new()),
+        | Workload::List
+        | Workload::Scan => Ok(Vec::new()),
     }
 }
 

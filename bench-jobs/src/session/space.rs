@@ -57,7 +57,9 @@ pub(super) fn needed(tasks: &[Task], folder: usize, repeat: u32) -> Need {
         let written = match shape.workload {
             Workload::Put => keys::space(shape).min(shape.total),
             Workload::Watch | Workload::Swap | Workload::Seen => u64::from(shape.clients),
-            Workload::Range | Workload::Mixed | Workload::List => keys::space(shape),
+            Workload::Range | Workload::Mixed | Workload::List | Workload::Scan => {
+                keys::space(shape)
+            }
         };
         written + keys::of_repetition(shape, last)
     };
@@ -82,7 +84,7 @@ fn kept(shape: &Shape, repeat: u32) -> u64 {
 fn writes(shape: &Shape, repeat: u32) -> u64 {
     let share = match shape.workload {
         Workload::Put | Workload::Watch | Workload::Swap | Workload::Seen | Workload::List => 100,
-        Workload::Range => 0,
+        Workload::Range | Workload::Scan => 0,
         Workload::Mixed => 100 - u64::from(shape.read_percent.unwrap_or(50).min(100)),
     };
     (shape.total * share / 100).saturating_mul(repeat.into())
@@ -151,6 +153,7 @@ mod tests {
             assert_eq!(refused(profile, 512 << 20), None, "{profile}");
         }
         assert_eq!(refused("extra", 896 << 20), None, "a million keys");
+        assert_eq!(refused("etcd", 640 << 20), None, "100,000 of 4 KiB");
     }
 
     #[test]

@@ -150,6 +150,9 @@ pub fn load_in_words(shape: &Shape) -> String {
         (Workload::Watch | Workload::Swap | Workload::Seen, _, _) => {
             "a key for each client".to_owned()
         }
+        (Workload::Scan, _, space) if shape.scan_keys.is_none() => {
+            format!("all {} keys", grouped(space))
+        }
         (_, true, 0) => "sequential keys".to_owned(),
         (_, true, space) => format!("sequential keys out of {}", grouped(space)),
         (_, false, 0) => "each key once in random order".to_owned(),
@@ -178,6 +181,10 @@ pub fn load_in_words(shape: &Shape) -> String {
             0 => "put on keys that are there".to_owned(),
             1 => "put while a client lists all keys".to_owned(),
             listers => format!("put while {listers} clients list all keys"),
+        },
+        Workload::Scan => match shape.scan_keys {
+            None => "list in pages".to_owned(),
+            Some(keys) => format!("range of {} keys", grouped(keys.into())),
         },
         Workload::Seen => "put at the leader until a follower shows it".to_owned(),
     };

@@ -12,7 +12,7 @@ use dengine_client::{
     KeyRange, RangeQuery, RetryPolicy, Watch, WatchUpdate,
 };
 
-use super::{Connect, Facts, Found, Leader, NotDeleted, Room, one_cluster};
+use super::{Access, Connect, Facts, Found, Leader, NotDeleted, Room, one_cluster};
 
 /// Open connections.
 pub struct Connections {
@@ -33,9 +33,10 @@ impl Connections {
             } else {
                 RetryPolicy::NONE
             },
-            wire: match connect.wire {
+            wire: match connect.access.wire.unwrap_or_default() {
                 Wire::Pipelined => dengine_client::Wire::Pipelined,
                 Wire::Unary => dengine_client::Wire::Unary,
+                Wire::Etcd => bail!("calls in etcd's API are not made by DEngine's client"),
             },
             ..ClientOptions::default()
         };
@@ -214,8 +215,10 @@ pub(super) async fn facts_of_echo(endpoints: &[String]) -> anyhow::Result<Facts>
     let name = |place: usize| format!("echo-{}", place + 1);
     for endpoint in endpoints {
         let connect = Connect {
-            protocol: Protocol::Echo,
-            wire: Wire::Unary,
+            access: Access {
+                protocol: Protocol::Echo,
+                wire: Some(Wire::Unary),
+            },
             endpoints: vec![endpoint.clone()],
             connections: 1,
             followers: Vec::new(),

@@ -8,12 +8,16 @@ use anyhow::Context;
 use bytes::Bytes;
 use dengine_bench_model::results::ReadConsistency;
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, DeleteOptions, GetOptions, KvClient, Txn, TxnOp,
+    Client, Compare, CompareOp, ConnectOptions, DeleteOptions, GetOptions, KvClient, Member,
+    ResponseHeader, Txn, TxnOp,
 };
 
 pub(super) use super::etcd_watches::Events;
 use super::etcd_watches::Watches;
 use super::{Connect, Facts, Found, Leader, NotDeleted, one_cluster};
+
+/// What a server says of a request that it never takes.
+const TOO_LARGE: &str = "request is too large";
 
 /// Open connections.
 pub struct Connections(Vec<(Client, Arc<Watches>)>);
@@ -113,10 +117,9 @@ impl Lane {
     pub(super) async fn delete(&mut self, from: Vec<u8>, to: Vec<u8>) -> Result<(), NotDeleted> {
         let options = DeleteOptions::new().with_range(to);
         let deleted = self.kv.delete(from, Some(options)).await;
-        // It has no bound for what a deletion takes away.
         deleted.map(|_| ()).map_err(|error| NotDeleted {
+            is_refused: is_too_large(&error),
             words: in_words(error),
-            is_refused: false,
         })
     }
 
@@ -150,9 +153,7 @@ impl Lane {
             let got = self.kv.get(from, Some(options)).await.map_err(in_words)?;
             found += got.kvs().len() as u64;
             if revision == 0 {
-                revision = got
-                    .header()
-                    .map_or(0, etcd_client::ResponseHeader::revision);
+                revision = got.header().map_or(0, ResponseHeader::revision);
             }
             match got.kvs().last().filter(|_| got.more()) {
                 Some(last) => from = [last.key(), &[0]].concat(),
@@ -164,6 +165,14 @@ impl Lane {
     pub(super) async fn watch(&self, key: Bytes) -> Result<Events, String> {
         self.watches.watch(key).await
     }
+}
+
+/// Of a deletion, only members of DEngine say so: etcd has no bound for what one takes away.
+fn is_too_large(error: &etcd_client::Error) -> bool {
+    let etcd_client::Error::GRpcStatus(status) = error else {
+        return false;
+    };
+    status.message().ends_with(TOO_LARGE)
 }
 
 pub(super) fn in_words(error: etcd_client::Error) -> String {
@@ -185,6 +194,7 @@ fn innermost(error: &dyn std::error::Error) -> Option<String> {
 pub(super) async fn facts(endpoints: &[String]) -> anyhow::Result<Facts> {
     let mut facts = Facts::default();
     let mut clusters = Vec::with_capacity(endpoints.len());
+    let mut asked_at = Vec::with_capacity(endpoints.len());
     let mut leader_id = 0;
     let mut last = None;
     for endpoint in endpoints {
@@ -195,10 +205,9 @@ pub(super) async fn facts(endpoints: &[String]) -> anyhow::Result<Facts> {
             .map_err(in_words)
             .map_err(anyhow::Error::msg);
         let status = asked.with_context(|| format!("status of {endpoint}"))?;
-        let cluster_id = status
-            .header()
-            .map_or(0, etcd_client::ResponseHeader::cluster_id);
-        clusters.push((endpoint.clone(), cluster_id));
+        let told_by = |id: fn(&ResponseHeader) -> u64| status.header().map_or(0, id);
+        clusters.push((endpoint.clone(), told_by(ResponseHeader::cluster_id)));
+        asked_at.push((told_by(ResponseHeader::member_id), endpoint.as_str()));
         facts.version = Some(status.version().to_owned());
         facts.term = facts.term.max(status.raft_term());
         leader_id = status.leader();
@@ -212,22 +221,22 @@ pub(super) async fn facts(endpoints: &[String]) -> anyhow::Result<Facts> {
         .map_err(in_words)
         .map_err(anyhow::Error::msg);
     let listed = listed.context("members of the cluster")?;
+    let told = listed.members().iter();
+    let told =
+        told.filter_map(|member| Some((member.id(), member.client_urls().first()?.as_str())));
+    let told: Vec<_> = told.collect();
+    let address = |member: &Member| address(member.id(), &told, &asked_at);
     let leader = listed
         .members()
         .iter()
         .find(|member| member.id() == leader_id);
     facts.leader = leader.map(|member| Leader {
         name: member.name().to_owned(),
-        address: member
-            .client_urls()
-            .first()
-            .map(|url| host_port(url))
-            .unwrap_or_default(),
+        address: address(member).unwrap_or_default(),
     });
     let others = listed.members().iter();
     let others = others.filter(|it| it.id() != leader_id && !it.is_learner());
-    let addresses = others.filter_map(|member| member.client_urls().first());
-    facts.followers = addresses.map(|url| host_port(url)).collect();
+    facts.followers = others.filter_map(address).collect();
     facts.members = listed
         .members()
         .iter()
@@ -237,8 +246,51 @@ pub(super) async fn facts(endpoints: &[String]) -> anyhow::Result<Facts> {
     Ok(facts)
 }
 
+/// Where a member is reached: at the address that it is told to have. Members of DEngine that share
+/// a host are all told to be at the port of the one that was asked. Then it is at the endpoint that
+/// answered as this member.
+fn address(id: u64, told: &[(u64, &str)], asked_at: &[(u64, &str)]) -> Option<String> {
+    let of = |places: &[(u64, &str)]| {
+        let place = places.iter().find(|(member, _)| *member == id);
+        place.map(|(_, address)| host_port(address))
+    };
+    let own = of(told)?;
+    let sharing = told.iter().filter(|(_, url)| host_port(url) == own);
+    match sharing.count() {
+        1 => Some(own),
+        _ => of(asked_at),
+    }
+}
+
 fn host_port(url: &str) -> String {
     url.trim_start_matches("http://")
         .trim_end_matches('/')
         .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_that_share_an_address_are_known_by_their_answers() {
+        let apart = [(1, "http://a:2379"), (2, "http://b:2379/")];
+        let balancer = [(1, "service:2379")];
+        assert_eq!(address(2, &apart, &balancer).as_deref(), Some("b:2379"));
+        let one_host = [(1, "http://a:7001"), (2, "http://a:7001")];
+        let asked = [(1, "a:7001"), (2, "a:7002")];
+        assert_eq!(address(2, &one_host, &asked).as_deref(), Some("a:7002"));
+        assert_eq!(address(2, &one_host, &asked[..1]), None, "it was not asked");
+        assert_eq!(address(3, &apart, &asked), None, "it has not begun yet");
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused_for_good() {
+        let refuses = |words: &str| {
+            let status = tonic::Status::invalid_argument(words);
+            is_too_large(&etcd_client::Error::GRpcStatus(status))
+        };
+        assert!(refuses("etcdserver: request is too large"));
+        assert!(!refuses("etcdserver: key is not provided"));
+    }
 }

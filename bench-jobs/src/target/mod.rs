@@ -17,13 +17,46 @@ use tokio::time::{Instant, sleep};
 /// How long to wait between two questions to a target that is not ready.
 const READY_POLL: Duration = Duration::from_millis(250);
 
+/// Keys of a page of a list: as many as Kubernetes' API server asks etcd for.
+pub const PAGE_KEYS: u32 = 500;
+
+/// Which system a target is, and how calls travel to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The system, by its protocol.
+    pub protocol: Protocol,
+    /// How calls travel, if there is a choice.
+    pub wire: Option<Wire>,
+}
+
+/// What makes the calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// DEngine's client.
+    Dengine,
+    /// etcd's: of etcd, and of members of DEngine that serve its API.
+    Etcd,
+    /// That of the floor.
+    Floor,
+}
+
+impl Access {
+    /// What makes the calls.
+    #[must_use]
+    pub fn caller(self) -> Caller {
+        match (self.protocol, self.wire) {
+            (Protocol::Dengine, Some(Wire::Etcd)) | (Protocol::Etcd, _) => Caller::Etcd,
+            (Protocol::Dengine | Protocol::Echo, _) => Caller::Dengine,
+            (Protocol::Floor, _) => Caller::Floor,
+        }
+    }
+}
+
 /// How a [`Target`] is connected to.
 #[derive(Clone, Debug)]
 pub struct Connect {
-    /// Wire protocol.
-    pub protocol: Protocol,
-    /// How calls travel; etcd's protocol has no choice.
-    pub wire: Wire,
+    /// The system, and how calls travel to it.
+    pub access: Access,
     /// `host:port` each.
     pub endpoints: Vec<String>,
     /// TCP connections; connection `i` leads to endpoint `i` modulo their number.
@@ -61,18 +94,12 @@ pub fn is_about(protocol: Protocol, shape: &Shape) -> bool {
 
 /// Why a target cannot do this, if it cannot: it is never measured doing something else instead.
 #[must_use]
-pub fn unsupported(
-    protocol: Protocol,
-    consistency: Option<ReadConsistency>,
-) -> Option<&'static str> {
-    match (protocol, consistency) {
-        (Protocol::Etcd, Some(ReadConsistency::Lease)) => Some("etcd has no lease reads"),
-        (Protocol::Dengine | Protocol::Floor | Protocol::Echo, _)
-        | (
-            Protocol::Etcd,
-            None | Some(ReadConsistency::Linearizable | ReadConsistency::Eventual),
-        ) => None,
-    }
+pub fn unsupported(access: Access, consistency: Option<ReadConsistency>) -> Option<&'static str> {
+    let by_lease = consistency == Some(ReadConsistency::Lease);
+    (by_lease && access.caller() == Caller::Etcd).then_some(match access.protocol {
+        Protocol::Dengine => "etcd's API has no lease reads",
+        Protocol::Etcd | Protocol::Floor | Protocol::Echo => "etcd has no lease reads",
+    })
 }
 
 impl Target {
@@ -81,12 +108,10 @@ impl Target {
     /// # Errors
     /// If none could be opened, or an endpoint is no address.
     pub async fn connect(connect: &Connect) -> anyhow::Result<Self> {
-        Ok(match connect.protocol {
-            Protocol::Dengine | Protocol::Echo => {
-                Target::Dengine(dengine::Connections::open(connect).await?)
-            }
-            Protocol::Etcd => Target::Etcd(etcd::Connections::open(connect).await?),
-            Protocol::Floor => Target::Floor(floor::Connection::open(connect).await?),
+        Ok(match connect.access.caller() {
+            Caller::Dengine => Target::Dengine(dengine::Connections::open(connect).await?),
+            Caller::Etcd => Target::Etcd(etcd::Connections::open(connect).await?),
+            Caller::Floor => Target::Floor(floor::Connection::open(connect).await?),
         })
     }
 
@@ -145,6 +170,18 @@ pub trait Way: Send + 'static {
         key: Bytes,
     ) -> impl Future<Output = Result<Option<Found>, String>> + Send;
 
+    /// How many keys lie from `from` to just before `to`, all read with their values, a page at a
+    /// time, as of the revision of the first page.
+    ///
+    /// # Errors
+    /// In words, for the summary.
+    fn list(
+        &mut self,
+        from: Vec<u8>,
+        to: Vec<u8>,
+        page: u32,
+    ) -> impl Future<Output = Result<u64, String>> + Send;
+
     /// Watches a key from now on; at a follower, if the target was connected with some.
     ///
     /// # Errors
@@ -194,19 +231,6 @@ impl Lane {
         match self {
             Lane::Dengine(lane) => lane.keys(from, to, limit).await,
             Lane::Etcd(lane) => lane.keys(from, to, limit).await,
-            Lane::Floor(_) => Err(NO_KEYS.to_owned()),
-        }
-    }
-
-    /// How many keys lie from `from` to just before `to`, all read with their values, a page at a
-    /// time, as of the revision of the first page.
-    ///
-    /// # Errors
-    /// In words.
-    pub async fn list(&mut self, from: Vec<u8>, to: Vec<u8>, page: u32) -> Result<u64, String> {
-        match self {
-            Lane::Dengine(lane) => lane.list(from, to, page).await,
-            Lane::Etcd(lane) => lane.list(from, to, page).await,
             Lane::Floor(_) => Err(NO_KEYS.to_owned()),
         }
     }
@@ -260,6 +284,14 @@ impl Way for Lane {
         match self {
             Lane::Dengine(lane) => lane.get_in_session(key).await.map(Some),
             Lane::Etcd(_) => Ok(None),
+            Lane::Floor(_) => Err(NO_KEYS.to_owned()),
+        }
+    }
+
+    async fn list(&mut self, from: Vec<u8>, to: Vec<u8>, page: u32) -> Result<u64, String> {
+        match self {
+            Lane::Dengine(lane) => lane.list(from, to, page).await,
+            Lane::Etcd(lane) => lane.list(from, to, page).await,
             Lane::Floor(_) => Err(NO_KEYS.to_owned()),
         }
     }
@@ -335,24 +367,29 @@ impl Facts {
     ///
     /// # Errors
     /// If one does not answer, is not ready, or belongs to another cluster than the others.
-    pub async fn ask(protocol: Protocol, endpoints: &[String]) -> anyhow::Result<Self> {
-        match protocol {
-            Protocol::Dengine => dengine::facts(endpoints).await,
-            Protocol::Etcd => etcd::facts(endpoints).await,
-            Protocol::Floor => floor::facts(endpoints).await,
-            Protocol::Echo => dengine::facts_of_echo(endpoints).await,
+    pub async fn ask(access: Access, endpoints: &[String]) -> anyhow::Result<Self> {
+        match (access.protocol, access.caller()) {
+            (Protocol::Dengine, Caller::Etcd) => Ok(Facts {
+                // The version that members tell clients of etcd is that of the API.
+                version: None,
+                ..etcd::facts(endpoints).await?
+            }),
+            (Protocol::Echo, _) => dengine::facts_of_echo(endpoints).await,
+            (_, Caller::Dengine) => dengine::facts(endpoints).await,
+            (_, Caller::Etcd) => etcd::facts(endpoints).await,
+            (_, Caller::Floor) => floor::facts(endpoints).await,
         }
     }
 
-    /// The room of the member that has the least; `None` if none of them tells it, as etcd and
-    /// earlier versions.
+    /// The room of the member that has the least; `None` if none of them tells it, as etcd, its API
+    /// and earlier versions.
     ///
     /// # Errors
     /// If a member does not answer: it may be the one that has the least.
-    pub async fn room(protocol: Protocol, endpoints: &[String]) -> anyhow::Result<Option<Room>> {
-        match protocol {
-            Protocol::Dengine => dengine::room(endpoints).await,
-            Protocol::Etcd | Protocol::Floor | Protocol::Echo => Ok(None),
+    pub async fn room(access: Access, endpoints: &[String]) -> anyhow::Result<Option<Room>> {
+        match (access.protocol, access.caller()) {
+            (Protocol::Dengine, Caller::Dengine) => dengine::room(endpoints).await,
+            (Protocol::Dengine | Protocol::Etcd | Protocol::Floor | Protocol::Echo, _) => Ok(None),
         }
     }
 
@@ -361,13 +398,13 @@ impl Facts {
     /// # Errors
     /// What still was missing when the time was up.
     pub async fn await_ready(
-        protocol: Protocol,
+        access: Access,
         endpoints: &[String],
         limit: Duration,
     ) -> anyhow::Result<Self> {
         let deadline = Instant::now() + limit;
         loop {
-            let missing = match Facts::ask(protocol, endpoints).await {
+            let missing = match Facts::ask(access, endpoints).await {
                 Ok(facts) if facts.leader.is_some() => return Ok(facts),
                 Ok(_) => anyhow::anyhow!("the cluster has no leader"),
                 Err(error) => error,
@@ -390,5 +427,38 @@ fn one_cluster(ids: &[(String, u64)]) -> anyhow::Result<()> {
             "the endpoints belong to different clusters: {first} to {id}, {other} to {other_id}"
         ),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn over(protocol: Protocol, wire: Option<Wire>) -> Access {
+        Access { protocol, wire }
+    }
+
+    #[test]
+    fn one_client_loads_etcd_and_members_that_serve_its_api() {
+        let dengine = |wire| over(Protocol::Dengine, Some(wire)).caller();
+        assert_eq!(dengine(Wire::Etcd), Caller::Etcd);
+        assert_eq!(over(Protocol::Etcd, None).caller(), Caller::Etcd);
+        assert_eq!(dengine(Wire::Pipelined), Caller::Dengine);
+        assert_eq!(dengine(Wire::Unary), Caller::Dengine);
+        let echo = over(Protocol::Echo, Some(Wire::Unary));
+        assert_eq!(echo.caller(), Caller::Dengine, "it speaks nothing else");
+    }
+
+    #[test]
+    fn reads_of_the_leader_by_its_lease_are_dengines_own() {
+        let by_lease = |access| unsupported(access, Some(ReadConsistency::Lease));
+        let api = over(Protocol::Dengine, Some(Wire::Etcd));
+        assert_eq!(by_lease(api), Some("etcd's API has no lease reads"));
+        let etcd = over(Protocol::Etcd, None);
+        assert_eq!(by_lease(etcd), Some("etcd has no lease reads"));
+        assert_eq!(by_lease(over(Protocol::Dengine, Some(Wire::Unary))), None);
+        for fresh in [ReadConsistency::Linearizable, ReadConsistency::Eventual] {
+            assert_eq!(unsupported(api, Some(fresh)), None, "{fresh:?}");
+        }
     }
 }

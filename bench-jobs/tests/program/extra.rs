@@ -1,5 +1,5 @@
 //! Loads of the profile `extra` that do more than to write: followers show it, or all keys are
-//! listed meanwhile.
+//! listed, meanwhile or by themselves.
 
 use dengine_fake_kv::{Load, Peer};
 
@@ -77,6 +77,24 @@ async fn without_a_lister_the_same_is_only_written() {
     assert_eq!(peer.puts(), 300, "every key, and then the load");
     let rate = 100.0 / measured.total_seconds;
     assert!(rate < 1_500.0, "{rate} requests per second");
+}
+
+#[tokio::test]
+async fn each_request_of_a_scan_lists_all_keys_page_by_page() {
+    let peer = Peer::under(Load::default()).await;
+    let arguments = "run --workload extra/paged-list --total 3 --key-space 1200 --value-size 16 \
+                     --warm-up 0";
+    let (status, measured, summary) = result(&peer.address, arguments).await;
+    assert_eq!((status, measured.requests), (0, 3), "{summary}");
+    assert!(summary.contains("list in pages"), "{summary}");
+    assert_eq!(
+        peer.puts(),
+        1_200,
+        "every key, and nothing beside the lists"
+    );
+    let pages = peer.revisions_of_ranges();
+    let later = pages.iter().filter(|revision| **revision > 0).count();
+    assert_eq!(later, 6, "two of each list are of its first one's revision");
 }
 
 #[tokio::test]

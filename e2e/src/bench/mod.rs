@@ -184,6 +184,7 @@ impl Bench<'_> {
                 let server = Dengine {
                     program: &self.programs.dengine,
                     durability: self.options.durability.name(),
+                    over_etcds_api: self.options.is_over_etcds_api(),
                     more: &self.options.server_arg,
                 };
                 Servers::dengine(&server, &data, members).await
@@ -257,13 +258,16 @@ impl Bench<'_> {
         // Dropped after the members, whose data lies in it.
         let _folder = Emptied(&self.results);
         let servers = self.start(scenario, system).await?;
+        let wire = self.options.wire_to(system);
+        let wire = wire.map(|flag| format!(" {flag}"));
         print(&format!(
-            "{} listens. Load it from another terminal:\n  {} run --profile quick --protocol {} \
+            "{} listens. Load it from another terminal:\n  {} run --profile quick --protocol {}{} \
              --endpoints {} --server-pid {}\n\
              Ctrl-C ends it and deletes its data.",
             self.options.label(system),
             self.programs.tool.display(),
             system.protocol(),
+            wire.unwrap_or_default(),
             servers.endpoints(),
             servers.pids()
         ))?;

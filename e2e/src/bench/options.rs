@@ -50,7 +50,8 @@ pub struct Options {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "cluster")]
     scenario: Vec<Scenario>,
     /// What is measured; repeated or separated by commas [default: dengine and etcd; the floor
-    /// where the load has a lone client's writes; the echo where it has reads, with --wire unary]
+    /// where the load has a lone client's writes; the echo where it has reads, with --wire unary or
+    /// etcd]
     #[arg(long, value_enum, value_delimiter = ',')]
     system: Vec<System>,
     /// The etcd to measure
@@ -59,8 +60,9 @@ pub struct Options {
     /// When DEngine acknowledges a write; etcd syncs every write, whatever this says
     #[arg(long, value_enum, default_value_t = Durability::Fsync)]
     pub(super) durability: Durability,
-    /// How calls of DEngine's protocol travel [default: pipelined]
-    #[arg(long, value_parser = ["pipelined", "unary"])]
+    /// How calls travel to DEngine; with etcd its members are loaded in etcd's API, by the very
+    /// client that loads etcd [default: pipelined]
+    #[arg(long, value_parser = ["pipelined", "unary", "etcd"])]
     wire: Option<String>,
     /// Repetitions of each workload, the systems in turns; the median is reported. Of loads on more
     /// than a million keys all of one system, which is filled once, and then of the next
@@ -218,10 +220,24 @@ impl Options {
             System::Floor => {
                 self.durability == Durability::Fsync && !self.serve && self.is_about(system)
             }
-            System::Echo => {
-                self.wire.as_deref() == Some("unary") && !self.serve && self.is_about(system)
-            }
+            System::Echo => self.is_unary() && !self.serve && self.is_about(system),
         }
+    }
+
+    /// Whether each call is a request of its own, as those of the echo are.
+    fn is_unary(&self) -> bool {
+        matches!(self.wire.as_deref(), Some("unary" | "etcd"))
+    }
+
+    /// Whether our members are loaded in etcd's API.
+    pub(super) fn is_over_etcds_api(&self) -> bool {
+        self.wire.as_deref() == Some("etcd")
+    }
+
+    /// How calls travel to a system, as the tool's flag; others leave no choice.
+    pub(super) fn wire_to(&self, system: System) -> Option<String> {
+        let wire = self.wire.as_ref().filter(|_| system == System::Dengine);
+        wire.map(|wire| format!("--wire={wire}"))
     }
 
     /// Whether the load has a workload that can be asked of it.
@@ -243,7 +259,8 @@ impl Options {
     fn tool(&self, system: System) -> Result<Cli, clap::Error> {
         let line = ["dengine-bench".to_owned(), "run".to_owned()].into_iter();
         let protocol = ["--protocol".to_owned(), system.protocol().to_owned()];
-        Cli::try_parse_from(line.chain(self.load()).chain(protocol))
+        let flags = self.load().into_iter().chain(self.wire_to(system));
+        Cli::try_parse_from(line.chain(flags).chain(protocol))
     }
 
     /// Says what cannot be done before anything is started.
@@ -257,6 +274,11 @@ impl Options {
                 !self.systems(*scenario).is_empty(),
                 "scenario {} is about DEngine alone: add dengine to --system, or leave it out",
                 scenario.name()
+            );
+            ensure!(
+                *scenario != Scenario::Embedded || !self.is_over_etcds_api(),
+                "--wire etcd is about members that listen, which those of scenario embedded do \
+                 not: give single or cluster as --scenario"
             );
         }
         if self.baseline.is_some() {
@@ -345,11 +367,11 @@ impl Options {
     /// The flags of the load for one of the systems.
     pub(super) fn load_on(&self, system: System, scenario: Scenario) -> Vec<String> {
         let mut flags = self.load();
-        flags.extend(self.wire.iter().map(|wire| format!("--wire={wire}")));
-        // Others leave no choice.
+        // Not what --bench-arg says of it: others leave no choice.
         if system != System::Dengine {
             flags.retain(|flag| !flag.starts_with("--wire"));
         }
+        flags.extend(self.wire_to(system));
         if scenario == Scenario::Embedded {
             flags.retain(|flag| OF_A_TARGET.iter().all(|own| !flag.starts_with(own)));
         }
@@ -473,6 +495,20 @@ mod tests {
     }
 
     #[test]
+    fn both_systems_are_asked_alike_over_etcds_api() {
+        let options = parse("--profile etcd --wire etcd --repeat 5").unwrap();
+        assert!(options.is_over_etcds_api());
+        assert_eq!(options.systems(Scenario::Cluster), System::ALL);
+        assert_eq!(options.rounds(Scenario::Cluster), 5, "in turns");
+        let on = |system| options.load_on(system, Scenario::Cluster);
+        assert_eq!(on(System::Dengine), ["--profile=etcd", "--wire=etcd"]);
+        for other in [System::Etcd, System::Floor, System::Echo] {
+            assert_eq!(on(other), ["--profile=etcd"], "{other:?}");
+        }
+        assert!(!parse("--wire unary").unwrap().is_over_etcds_api());
+    }
+
+    #[test]
     fn etcd_is_the_newest_unless_another_is_named_and_results_say_which() {
         let label = |line: &str| parse(line).map(|options| options.label(System::Etcd));
         assert_eq!(label("").unwrap(), "etcd 3.7");
@@ -530,6 +566,12 @@ mod tests {
             ("--system etcd --baseline a.json", "dengine as a --system"),
             ("--durability none", "memory-first"),
             ("--wire json", "unary"),
+            ("--wire etcd --scenario embedded", "single or cluster"),
+            ("--wire etcd --scenario all", "scenario embedded"),
+            (
+                "--wire etcd --workload mixed --bench-arg=--read-consistency=lease",
+                "etcd's API has no lease reads",
+            ),
             (
                 "--system dengine,floor --profile dense",
                 "writes of one client",

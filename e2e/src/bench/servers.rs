@@ -26,6 +26,8 @@ pub(super) struct Servers {
 pub(super) struct Dengine<'a> {
     pub(super) program: &'a Path,
     pub(super) durability: &'a str,
+    /// Whether it is loaded where it serves clients of etcd.
+    pub(super) over_etcds_api: bool,
     /// Further settings.
     pub(super) more: &'a [String],
 }
@@ -37,12 +39,17 @@ struct Member {
 }
 
 impl Servers {
-    /// DEngine with its default settings, but for what was asked for.
+    /// DEngine with its default settings, but for what was asked for. So members keep history for
+    /// five minutes at least, and etcd all of it: in a shorter run neither takes any away.
     pub(super) async fn dengine(server: &Dengine<'_>, data: &Path, members: usize) -> Result<Self> {
         let mut step = ProgressStep::start(format!("DEngine: {members} members"));
         let mut servers = Self::in_folder(data)?;
+        let mut own_ports = Vec::with_capacity(members);
         for number in 1..=members {
-            let listen = Listen::free();
+            let listen = match server.over_etcds_api {
+                true => Listen::free_with_etcd(),
+                false => Listen::free(),
+            };
             let name = format!("dengine-{number}");
             let folder = data.join(number.to_string());
             let mut serve = held(server.program);
@@ -51,11 +58,13 @@ impl Servers {
                 .args(["--durability", server.durability])
                 .args(["--log-level", "warn"])
                 .args(server.more);
-            servers.start(serve, listen.client.to_string(), number)?;
+            own_ports.push(listen.client.to_string());
+            let loaded = listen.etcd.unwrap_or(listen.client);
+            servers.start(serve, loaded.to_string(), number)?;
         }
         step.note("forming the cluster");
         let mut init = tokio::process::Command::new(server.program);
-        init.args(["init", "--endpoints", &servers.endpoints()])
+        init.args(["init", "--endpoints", &own_ports.join(",")])
             .args(["--timeout", &format!("{}s", START_PATIENCE.as_secs())])
             .stdin(Stdio::null())
             .kill_on_drop(true);

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dengine_bench_model::profiles;
+use dengine_bench_model::results::Wire;
 use dengine_crds::benchmark::{BenchmarkPhase, ConcurrencyPolicy, Leg};
 use dengine_crds::names::{self, labels};
 use dengine_crds::reasons::benchmark as reasons;
@@ -404,18 +405,28 @@ async fn target(context: &Context, benchmark: &Benchmark) -> Result<Target, kube
             )));
         }
     };
-    let conditions = found.status.unwrap_or_default().conditions;
+    Ok(readiness(found, benchmark.spec.wire))
+}
+
+/// Whether a cluster can be measured, with calls that travel so.
+fn readiness(cluster: DEngineCluster, wire: Option<Wire>) -> Target {
+    let name = cluster.name_any();
+    let serves_etcd = cluster.spec.etcd.is_some_and(|etcd| etcd.enabled);
+    if wire == Some(Wire::Etcd) && !serves_etcd {
+        return Target::NotReady(format!(
+            "cluster {name} does not serve etcd's API, which spec.wire asks for: set \
+             spec.etcd.enabled of the cluster to true, or take another wire"
+        ));
+    }
+    let conditions = cluster.status.unwrap_or_default().conditions;
     if is_true(&conditions, types::READY) {
-        return Ok(Target::Ready);
+        return Target::Ready;
     }
     let ready = conditions
         .into_iter()
         .find(|condition| condition.type_ == types::READY);
     let message = ready.map_or_else(|| "its status is not known yet".to_owned(), |c| c.message);
-    Ok(Target::NotReady(format!(
-        "cluster {} is not Ready: {message}",
-        cluster.name
-    )))
+    Target::NotReady(format!("cluster {name} is not Ready: {message}"))
 }
 
 fn view(job: &v1::Job) -> Job {
@@ -457,6 +468,28 @@ mod tests {
         assert_eq!(member(&pod), "d-0 u/2");
         pod.status = None;
         assert_eq!(member(&pod), "d-0 u/0");
+    }
+
+    #[test]
+    fn etcds_api_is_measured_where_it_is_served() {
+        let ready = "{conditions: [{type: Ready, status: 'True', reason: Ready, message: '', \
+                     lastTransitionTime: '2026-05-02T03:00:00Z'}]}";
+        let target = |spec: &str, wire| {
+            let mut cluster = DEngineCluster::new("demo", serde_saphyr::from_str(spec).unwrap());
+            cluster.status = serde_saphyr::from_str(ready).unwrap();
+            readiness(cluster, wire)
+        };
+        let served = "{etcd: {enabled: true}}";
+        assert_eq!(target(served, Some(Wire::Etcd)), Target::Ready);
+        for wire in [None, Some(Wire::Pipelined), Some(Wire::Unary)] {
+            assert_eq!(target("{}", wire), Target::Ready, "{wire:?}");
+        }
+        for spec in ["{}", "{etcd: {enabled: false}}"] {
+            let Target::NotReady(why) = target(spec, Some(Wire::Etcd)) else {
+                panic!("{spec}")
+            };
+            assert!(why.contains("set spec.etcd.enabled"), "{why}");
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub(crate) fn result(errors: u64) -> RunResult {
             read_percent: None,
             watchers: None,
             listers: None,
+            scan_keys: None,
             rate: None,
         },
         unsupported: None,

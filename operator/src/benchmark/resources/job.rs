@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use dengine_bench_model::pods;
-use dengine_bench_model::results::{Protocol, ReadConsistency, Workload};
+use dengine_bench_model::results::{Protocol, ReadConsistency, Wire, Workload};
 use dengine_crds::DEngineBenchmarkSpec;
 use dengine_crds::benchmark::Leg;
 use dengine_crds::names::{self, annotations};
@@ -178,6 +178,9 @@ fn args(benchmark: &Benchmark) -> Vec<String> {
         (None, workload) => command(workload.unwrap_or(Workload::Put)),
     };
     args.push(format!("--protocol={}", protocol.as_str()));
+    // It is about the cluster: an etcd beside it has no choice.
+    let wire = spec.wire.filter(|_| protocol == Protocol::Dengine);
+    args.extend(wire.map(|wire| format!("--wire={}", wire.as_str())));
     args.extend(
         endpoints
             .iter()
@@ -222,7 +225,11 @@ pub(super) fn endpoints(benchmark: &Benchmark) -> (Protocol, Vec<String>) {
     match (&spec.target.cluster_ref, &spec.target.etcd) {
         (Some(cluster), _) => {
             let service = names::cluster::client_service(&cluster.name);
-            let endpoint = format!("{service}.{}.svc:{}", benchmark.namespace, ports::CLIENT);
+            let port = match spec.wire {
+                Some(Wire::Etcd) => ports::ETCD,
+                Some(Wire::Pipelined | Wire::Unary) | None => ports::CLIENT,
+            };
+            let endpoint = format!("{service}.{}.svc:{port}", benchmark.namespace);
             (Protocol::Dengine, vec![endpoint])
         }
         (None, Some(etcd)) => (Protocol::Etcd, etcd.endpoints.clone()),
@@ -253,7 +260,9 @@ fn shape(spec: &DEngineBenchmarkSpec, workload: Workload) -> Vec<String> {
 fn reads_and_watches(spec: &DEngineBenchmarkSpec, workload: Workload) -> Vec<String> {
     let consistency = spec.consistency.map(ReadConsistency::as_str);
     match workload {
-        Workload::Put | Workload::Swap | Workload::Seen | Workload::List => Vec::new(),
+        Workload::Put | Workload::Swap | Workload::Seen | Workload::List | Workload::Scan => {
+            Vec::new()
+        }
         Workload::Range => vec![format!("--consistency={}", consistency.unwrap_or("l"))],
         Workload::Mixed => {
             let consistency = consistency.map(|it| format!("--read-consistency={it}"));
@@ -282,6 +291,7 @@ fn command(workload: Workload) -> Vec<String> {
             "run".to_owned(),
             "--workload=extra/list-while-writing".to_owned(),
         ],
+        Workload::Scan => vec!["run".to_owned(), "--workload=extra/paged-list".to_owned()],
     }
 }
 
@@ -359,6 +369,25 @@ mod tests {
             "run --profile=quick --protocol=etcd --endpoints=e:2379 \
              --timeout=600s --report-to=test/demo-write --run-id=1@etcd"
         );
+    }
+
+    #[test]
+    fn etcds_api_is_at_a_port_of_its_own_and_etcd_beside_it_is_told_of_no_wire() {
+        let mut both = benchmark(
+            "{profile: etcd, wire: etcd, target: {clusterRef: {name: demo}}, compareWith: {etcd: \
+             {endpoints: [e:2379]}}}",
+        );
+        let target = |benchmark: &Benchmark| args(benchmark)[2..5].join(" ");
+        assert_eq!(
+            target(&both),
+            "--protocol=dengine --wire=etcd --endpoints=demo-client.test.svc:2379"
+        );
+        both.leg = Leg::Rival;
+        assert!(target(&both).starts_with("--protocol=etcd --endpoints=e:2379 "));
+        let unary = benchmark("{workload: put, wire: unary, target: {clusterRef: {name: demo}}}");
+        let unary = args(&unary).join(" ");
+        let own = "--protocol=dengine --wire=unary --endpoints=demo-client.test.svc:4100 ";
+        assert!(unary.contains(own), "{unary}");
     }
 
     #[test]

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use dengine_crds::names::cluster;
+use dengine_protocol::ports;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
 
@@ -53,8 +55,21 @@ fn places_of_one(endpoint: &str, namespace: &str) -> Vec<String> {
         return vec![address.to_owned()];
     }
     let names = names(host.trim_end_matches('.'), namespace);
-    let with_port = |name: String| format!("{name}:{port}");
-    names.into_iter().map(with_port).collect()
+    names
+        .iter()
+        .flat_map(|name| with_port(name, port))
+        .collect()
+}
+
+/// A cluster's Service for clients leads to the same keys at etcd's port as at the cluster's own. A
+/// Service of another system may be called so, too: it has nothing at that other port.
+fn with_port(name: &str, port: &str) -> Vec<String> {
+    let service = name.split('.').next().unwrap_or_default();
+    let of_clients = service.ends_with(&cluster::client_service(""));
+    let own = (of_clients && port == ports::ETCD.to_string()).then_some(ports::CLIENT);
+    let given = format!("{name}:{port}");
+    let own = own.map(|port| format!("{name}:{port}"));
+    std::iter::once(given).chain(own).collect()
 }
 
 fn names(host: &str, namespace: &str) -> Vec<String> {
@@ -185,6 +200,20 @@ mod tests {
             1,
             "perhaps a machine, which serves another etcd"
         );
+    }
+
+    /// Or two loads, one in either API, would spoil each other.
+    #[test]
+    fn a_cluster_is_one_target_at_either_of_its_ports() {
+        let target = "target: {clusterRef: {name: demo}}";
+        let own = of(&benchmark(&format!("{{workload: put, {target}}}")));
+        let in_etcds_api = of(&benchmark(&format!(
+            "{{workload: put, wire: etcd, {target}}}"
+        )));
+        assert!(!own.is_disjoint(&in_etcds_api), "{own:?} {in_etcds_api:?}");
+        let as_an_etcd = places("demo-client.test.svc:2379", "infra");
+        assert!(as_an_etcd.iter().any(|place| own.contains(place)));
+        assert_eq!(places("etcd.test.svc:2379", "infra"), ["etcd.test:2379"]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use dengine_bench::keys::{Keys, Order};
 use dengine_bench::load::{self, Measured, Operation, Part, Plan};
 use dengine_bench::progress::Progress;
-use dengine_bench::target::{Connect, Target};
+use dengine_bench::target::{Access, Connect, Target};
 use dengine_bench_model::results::{Protocol, ReadConsistency, Wire};
 use dengine_client::{
     Client, ClientOptions, KeyRange, RetryPolicy, SessionOptions, WatchQuery, WatchUpdate,
@@ -121,8 +121,10 @@ fn plan(operation: Operation, clients: u64, total: u64, rate: Option<f64>, order
 
 async fn run(endpoints: &[String], plan: Plan) -> Result<Measured> {
     let connect = Connect {
-        protocol: Protocol::Dengine,
-        wire: Wire::Pipelined,
+        access: Access {
+            protocol: Protocol::Dengine,
+            wire: Some(Wire::Pipelined),
+        },
         endpoints: endpoints.to_vec(),
         followers: Vec::new(),
         connections: CONNECTIONS,
