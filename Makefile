@@ -24,6 +24,9 @@ CARGO_TEST := cargo test --release --locked $(ALL)
 # with several answers it would be compiled several times.
 BUILD := cargo build --release --locked $(ALL) --bins
 E2E := $(BUILD) && $(CARGO_TARGET_DIR)/release/dengine-e2e
+# Variables as flags of `dengine-e2e`, where they are set: $(call as_flag,etcd-version) is `--etcd-version $(ETCD_VERSION)`.
+as_variable = $(subst -,_,$(shell echo $(1) | tr a-z A-Z))
+as_flag = $(if $($(as_variable)),--$(1) $($(as_variable)))
 CRDGEN := $(BUILD) --quiet && $(CARGO_TARGET_DIR)/release/crdgen
 # For kubectl, and in the chart: Helm takes nothing from outside of it.
 CRDS := crds/yaml charts/dengine-operator/files/crds
@@ -59,14 +62,14 @@ dengine: setup-dengine ## the server and its tools, without Kubernetes (no Go, n
 	@echo "dengine, dengine-bench and kubectl-dengine are in $(CARGO_TARGET_DIR)/release; to have them at hand:"
 	@echo 'export PATH=$(CARGO_TARGET_DIR)/release:$$PATH'
 
-demo: setup-kubernetes ## a cluster of three on Kubernetes, benchmarked (E2E_USE_CURRENT_CONTEXT=1: on the current context)
-	@$(E2E) demo
+demo: setup-kubernetes ## a cluster of three on Kubernetes, benchmarked (E2E_USE_CURRENT_CONTEXT=1: on the current context; STORE=etcd|dengine: as for up)
+	@$(E2E) demo $(call as_flag,store)
 
 demo-down: ## remove everything that demo or up started (E2E_USE_CURRENT_CONTEXT=1: on the current context, what demo made)
 	@$(E2E) demo-down
 
-up: setup-kubernetes ## only bring up the local Kubernetes
-	@$(E2E) up
+up: setup-kubernetes ## only bring up the local Kubernetes (STORE=etcd|dengine: what its API server keeps its objects in, by default etcd)
+	@$(E2E) up $(call as_flag,store)
 
 down: ## take the local Kubernetes down
 	@$(E2E) down
@@ -129,8 +132,9 @@ etcd-differ: setup-bench ## random calls of the etcd API on etcd and on DEngine,
 	@$(call DIFFER,$(ETCD_VERSION:%=--etcd-version %)) $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(DURATION),60)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(MEMBERS),--members $(MEMBERS)) $(if $(WITH),--with $(WITH))
 
-e2e-full: setup-test ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it)
-	@$(CARGO_TEST) --no-fail-fast --test kubernetes -- full::$(ONLY)
+e2e-full: setup-test ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it; ONLY=store: only then, Kubernetes itself on DEngine)
+	@$(BUILD)
+	@$(CARGO_TEST) --no-fail-fast --test kubernetes -- full::$(ONLY) $(if $(filter store%,$(ONLY)),,--skip full::store)
 
 test-setup: ## set-up on fresh Debian roots, for each purpose (SUITE=bookworm: only there; as root, on Debian)
 	@e2e/test-setup.sh $(SUITE)
@@ -153,10 +157,8 @@ images: setup-images ## write the container images to target/images, for kind lo
 
 # Variables of `make bench` as flags of `dengine-e2e bench`. A list is separated by commas.
 BENCH_FLAGS = $(if $(WORKLOAD),--workload $(WORKLOAD),--profile $(or $(PROFILE),standard)) \
-  $(foreach flag,total clients warm-up scenario system etcd-version durability wire repeat output baseline budget,$(call bench_flag,$(flag))) \
+  $(foreach flag,total clients warm-up scenario system etcd-version durability wire repeat output baseline budget,$(call as_flag,$(flag))) \
   $(SERVER_ARGS:%=--server-arg=%) $(BENCH_ARGS:%=--bench-arg=%)
-bench_variable = $(subst -,_,$(shell echo $(1) | tr a-z A-Z))
-bench_flag = $(if $($(bench_variable)),--$(1) $($(bench_variable)))
 # Only etcd needs Go, and it is measured unless systems are named without it.
 BENCH_SETUP = $(if $(filter embedded,$(SCENARIO))$(if $(SYSTEM),$(if $(findstring etcd,$(SYSTEM)),,x)),dengine,bench)
 
@@ -165,7 +167,7 @@ bench: setup-$(BENCH_SETUP) ## DEngine beside etcd on this machine, with a repor
 	@$(E2E) bench $(BENCH_FLAGS)
 
 bench-servers: setup-$(if $(filter etcd,$(SYSTEM)),bench,dengine) ## members to load by hand until Ctrl-C (SYSTEM=dengine|etcd|floor|echo, ETCD_VERSION=, SCENARIO=cluster|single, DURABILITY=, WIRE=etcd, SERVER_ARGS=)
-	@$(E2E) bench --serve $(call bench_flag,scenario) --system $(or $(SYSTEM),dengine) $(call bench_flag,etcd-version) $(call bench_flag,durability) $(call bench_flag,wire) $(SERVER_ARGS:%=--server-arg=%)
+	@$(E2E) bench --serve $(call as_flag,scenario) --system $(or $(SYSTEM),dengine) $(call as_flag,etcd-version) $(call as_flag,durability) $(call as_flag,wire) $(SERVER_ARGS:%=--server-arg=%)
 
 bench-baseline: ## instruction counts of hot paths against the committed ones (UPDATE=1 writes them; needs valgrind)
 	@cargo bench --locked --quiet -p dengine-raft --bench instructions -- $(if $(UPDATE),--update)

@@ -1,10 +1,11 @@
 //! Which Kubernetes the demo and the tests use: the local one, or that of the current context.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use dengine_local_kubernetes::images::Archive;
+use dengine_local_kubernetes::settings::{self, Settings};
 use dengine_local_kubernetes::up::{self, Local};
 use dengine_local_kubernetes::{programs, shell};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -12,6 +13,36 @@ use kube::{Client, Config};
 
 /// Set to `1`, everything happens on the cluster of the current context.
 pub const USE_CURRENT_CONTEXT: &str = "E2E_USE_CURRENT_CONTEXT";
+
+/// What the local Kubernetes keeps its objects in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Store {
+    /// One member of etcd.
+    Etcd,
+    /// Three members of DEngine.
+    Dengine,
+}
+
+impl Store {
+    /// The settings of a local Kubernetes on it. `own_program` lies beside the program of DEngine.
+    ///
+    /// # Errors
+    /// When that is not there.
+    pub fn settings(self, own_program: &Path) -> Result<Settings> {
+        let store = match self {
+            Self::Etcd => settings::Store::Etcd,
+            Self::Dengine => {
+                let program = own_program.with_file_name("dengine");
+                fs_err::metadata(&program).context("`make dengine` builds it")?;
+                settings::Store::Dengine(program)
+            }
+        };
+        Ok(Settings {
+            store,
+            ..Settings::default()
+        })
+    }
+}
 
 /// A Kubernetes to work on.
 #[derive(Debug, Clone)]
@@ -26,15 +57,19 @@ pub enum Cluster {
 }
 
 impl Cluster {
-    /// The cluster that the environment asks for; the local one is brought up.
+    /// The cluster that the environment asks for; the local one is brought up, on `store` or, by
+    /// default, on whatever it runs, which is etcd at first.
     ///
     /// # Errors
     /// When the local one cannot be brought up, or `kubectl` is missing for another.
-    pub fn choose(own_program: &std::path::Path) -> Result<Self> {
+    pub fn choose(own_program: &Path, store: Option<Store>) -> Result<Self> {
         if std::env::var(USE_CURRENT_CONTEXT).is_ok_and(|value| value == "1") {
+            if store.is_some() {
+                bail!("{USE_CURRENT_CONTEXT}=1: what that Kubernetes runs on is not ours to say");
+            }
             return Self::current();
         }
-        Ok(Self::Local(Box::new(up::up(own_program)?)))
+        local(own_program, store).map(|local| Self::Local(Box::new(local)))
     }
 
     /// The cluster of the current context.
@@ -131,6 +166,15 @@ impl Cluster {
             Self::Current { .. } => None,
         }
     }
+}
+
+/// The local Kubernetes, brought up as [`Cluster::choose`] says.
+///
+/// # Errors
+/// When it cannot be brought up, or runs on something else.
+pub fn local(own_program: &Path, store: Option<Store>) -> Result<Local> {
+    let wanted = store.map(|store| store.settings(own_program)).transpose()?;
+    up::up(own_program, wanted.as_ref())
 }
 
 fn with_kubeconfig(mut command: Command, local: &Local) -> Command {

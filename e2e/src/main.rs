@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
+use dengine_e2e::cluster::{self, Store};
 use dengine_e2e::{bench, demo, product};
 use dengine_local_kubernetes::layout::Layout;
 use dengine_local_kubernetes::programs::{self, EtcdVersion};
-use dengine_local_kubernetes::{down, node, provisioner, up};
+use dengine_local_kubernetes::{down, node, provisioner};
 
 /// A real Kubernetes on this machine, and DEngine on it.
 #[derive(Debug, Parser)]
@@ -22,13 +23,13 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Bring up the local Kubernetes; nothing to do when it is up.
-    Up,
+    Up(LocalArgs),
     /// Take the local Kubernetes down, with everything in it.
     Down,
     /// Build DEngine's container images as archives in `target/images`.
     Images,
     /// A cluster of three on Kubernetes, benchmarked.
-    Demo,
+    Demo(LocalArgs),
     /// Remove everything that the demo started.
     DemoDown,
     /// DEngine and etcd on this machine, in turns, in one table.
@@ -53,6 +54,15 @@ enum Command {
     },
 }
 
+/// How the local Kubernetes is started.
+#[derive(Debug, Args)]
+struct LocalArgs {
+    /// What its API server keeps its objects in: etcd, or three members of DEngine. One that is up
+    /// must be so already; if this is not given, whatever is up will do, and otherwise it is etcd.
+    #[arg(long)]
+    store: Option<Store>,
+}
+
 fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
@@ -72,10 +82,10 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     match command {
-        Command::Up => up::up(&std::env::current_exe()?).map(drop),
+        Command::Up(local) => cluster::local(&std::env::current_exe()?, local.store).map(drop),
         Command::Down => down::down(),
         Command::Images => print_archives(),
-        Command::Demo => block_on(demo::up(&std::env::current_exe()?)),
+        Command::Demo(local) => block_on(demo::up(&std::env::current_exe()?, local.store)),
         Command::DemoDown => demo::down(),
         Command::Bench(options) => block_on(bench::run(&options)),
         Command::Etcd { etcd_version } => print(&programs::etcd(etcd_version)?.display()),

@@ -10,9 +10,10 @@ use crate::layout::{
     API_PORT, DNS_ADDRESS, Layout, NODE_ADDRESS, NODE_NAME, POD_RANGE, SERVICE_RANGE, WHOLE_RANGE,
 };
 use crate::programs::Programs;
-use crate::shell;
+use crate::settings::Settings;
+use crate::{shell, store};
 
-/// A program that the node keeps running.
+/// A program that the node runs: always, or until it has done its work.
 #[derive(Debug, Clone)]
 pub(crate) struct Component {
     /// Its name, and that of its log file.
@@ -22,6 +23,35 @@ pub(crate) struct Component {
     pub(crate) arguments: Vec<String>,
     /// What has to be there first.
     pub(crate) needs: Needs,
+    /// The file that says that it has ended well, after which it is not started again; `None` if it
+    /// never does.
+    pub(crate) done: Option<PathBuf>,
+}
+
+impl Component {
+    /// One that runs always.
+    pub(crate) fn new(
+        name: &'static str,
+        program: PathBuf,
+        needs: Needs,
+        arguments: Vec<String>,
+    ) -> Self {
+        Self {
+            name,
+            program,
+            arguments,
+            needs,
+            done: None,
+        }
+    }
+
+    /// Runs only until it has ended well, which this file then says.
+    pub(crate) fn once(self, done: PathBuf) -> Self {
+        Self {
+            done: Some(done),
+            ..self
+        }
+    }
 }
 
 /// What has to answer before a program can do its work.
@@ -40,8 +70,8 @@ pub(crate) enum Needs {
 /// When a file cannot be written.
 pub(crate) fn write_configuration(layout: &Layout) -> Result<()> {
     for folder in [
-        "etcd",
         "log",
+        "pids",
         "kubelet",
         "cni/net.d",
         "containerd",
@@ -58,20 +88,20 @@ pub(crate) fn write_configuration(layout: &Layout) -> Result<()> {
 
 /// Every program of the node, in the order in which they are started.
 #[must_use]
-pub(crate) fn all(layout: &Layout, programs: &Programs, own_program: PathBuf) -> Vec<Component> {
+pub(crate) fn all(
+    layout: &Layout,
+    settings: &Settings,
+    programs: &Programs,
+    own_program: PathBuf,
+) -> Vec<Component> {
     let api_server = || {
         Needs::Tcp(SocketAddr::new(
             NODE_ADDRESS.parse().expect("a constant address"),
             API_PORT,
         ))
     };
-    let component = |name, program, needs, arguments| Component {
-        name,
-        program,
-        arguments,
-        needs,
-    };
-    let built = |name, needs, arguments| component(name, programs.path(name), needs, arguments);
+    let built =
+        |name, needs, arguments| Component::new(name, programs.path(name), needs, arguments);
     let containerd = shell::find("containerd").unwrap_or_else(|| "containerd".into());
     let containerd_config = format!("--config={}", layout.join("containerd.toml").display());
     let scheduler_arguments = vec![
@@ -82,14 +112,14 @@ pub(crate) fn all(layout: &Layout, programs: &Programs, own_program: PathBuf) ->
         "provisioner".into(),
         format!("--state={}", layout.root().display()),
     ];
-    vec![
-        built("etcd", Needs::Nothing, etcd_arguments(layout)),
+    let mut all = store::components(&settings.store, layout, programs);
+    all.extend([
         built(
             "kube-apiserver",
-            Needs::Tcp(([127, 0, 0, 1], 2379).into()),
-            api_server_arguments(layout),
+            store::ready(&settings.store, layout),
+            api_server_arguments(layout, settings),
         ),
-        component(
+        Component::new(
             "containerd",
             containerd,
             Needs::Nothing,
@@ -107,13 +137,14 @@ pub(crate) fn all(layout: &Layout, programs: &Programs, own_program: PathBuf) ->
             kubelet_arguments(layout),
         ),
         built("kube-proxy", api_server(), proxy_arguments(layout)),
-        component(
+        Component::new(
             "provisioner",
             own_program,
             api_server(),
             provisioner_arguments,
         ),
-    ]
+    ]);
+    all
 }
 
 fn kubeconfig(layout: &Layout, who: &str) -> String {
@@ -123,22 +154,11 @@ fn kubeconfig(layout: &Layout, who: &str) -> String {
     )
 }
 
-fn etcd_arguments(layout: &Layout) -> Vec<String> {
-    vec![
-        format!("--data-dir={}", layout.join("etcd").display()),
-        "--listen-peer-urls=http://127.0.0.1:2380".into(),
-        "--listen-client-urls=http://127.0.0.1:2379".into(),
-        "--advertise-client-urls=http://127.0.0.1:2379".into(),
-        // The cluster does not outlive the machine's boot, and the syncs of what runs on it should
-        // have the disk.
-        "--unsafe-no-fsync".into(),
-    ]
-}
-
-fn api_server_arguments(layout: &Layout) -> Vec<String> {
+fn api_server_arguments(layout: &Layout, settings: &Settings) -> Vec<String> {
     let file = |flag: &str, name: &str| format!("--{flag}={}", layout.pki().join(name).display());
-    vec![
-        "--etcd-servers=http://127.0.0.1:2379".into(),
+    let event_ttl = settings.event_ttl_seconds;
+    let mut arguments = vec![
+        format!("--etcd-servers={}", store::servers(&settings.store)),
         format!("--bind-address={NODE_ADDRESS}"),
         format!("--advertise-address={NODE_ADDRESS}"),
         format!("--secure-port={API_PORT}"),
@@ -156,7 +176,9 @@ fn api_server_arguments(layout: &Layout) -> Vec<String> {
         file("kubelet-client-key", "apiserver-kubelet-client.key"),
         file("service-account-key-file", "sa.pub"),
         file("service-account-signing-key-file", "sa.key"),
-    ]
+    ];
+    arguments.extend(event_ttl.map(|seconds| format!("--event-ttl={seconds}s")));
+    arguments
 }
 
 fn controller_manager_arguments(layout: &Layout) -> Vec<String> {

@@ -88,6 +88,24 @@ impl Layout {
         self.join("own-program")
     }
 
+    /// The copy of DEngine's program, where the API server keeps its objects in DEngine.
+    #[must_use]
+    pub fn dengine_program(&self) -> PathBuf {
+        self.join("dengine-program")
+    }
+
+    /// What the caller chose.
+    #[must_use]
+    pub fn settings(&self) -> PathBuf {
+        self.join("settings.json")
+    }
+
+    /// What pid a program of the node has within it.
+    #[must_use]
+    pub fn pid(&self, program: &str) -> PathBuf {
+        self.join("pids").join(program)
+    }
+
     /// containerd's socket.
     #[must_use]
     pub fn containerd_socket(&self) -> PathBuf {

@@ -2,8 +2,9 @@
 //! leave the machine nor leave anything behind.
 //!
 //! It knows nothing of what is to run on it, and uses no other crate of the project: whoever brings
-//! it up hands it the images. How programs are run ([`shell`]) and what a person sees of it
-//! ([`progress`]) is for all who start some on this machine, tests of what ships among them.
+//! it up hands it the images, and DEngine's program if the API server is to keep its objects there.
+//! How programs are run ([`shell`]) and what a person sees of it ([`progress`]) is for all who start
+//! some on this machine, tests of what ships among them.
 
 mod cache;
 mod components;
@@ -17,5 +18,7 @@ pub mod process;
 pub mod programs;
 pub mod progress;
 pub mod provisioner;
+pub mod settings;
 pub mod shell;
+pub mod store;
 pub mod up;

@@ -12,10 +12,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::{Pid, WaitOptions, WaitStatus};
 
 use crate::components::{self, Component, Needs};
 use crate::layout::{Layout, NODE_ADDRESS, NODE_LINK};
+use crate::settings::Settings;
 use crate::{programs, shell};
 
 /// What the programs write to whatever their settings say.
@@ -43,8 +44,8 @@ pub fn run(layout: &Layout) -> Result<()> {
     hide_the_machine(layout)?;
     connect()?;
     let programs = programs::ensure()?;
-    let own_program = layout.own_program();
-    let components = components::all(layout, &programs, own_program);
+    let settings = Settings::load(layout)?;
+    let components = components::all(layout, &settings, &programs, layout.own_program());
     Supervisor::new(layout.clone(), components).run()
 }
 
@@ -107,6 +108,8 @@ enum ProgramState {
     Running(Pid),
     /// Not before that moment, and not before what it needs is there.
     Waiting(Instant),
+    /// It has done its work.
+    Done,
 }
 
 impl Supervisor {
@@ -136,7 +139,7 @@ impl Supervisor {
     fn reap(&mut self) -> Result<()> {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) => self.ended(pid, &format!("{status:?}")),
+                Ok(Some((pid, status))) => self.ended(pid, status)?,
                 Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error).context("waiting for the node's programs"),
@@ -144,23 +147,36 @@ impl Supervisor {
         }
     }
 
-    fn ended(&mut self, pid: Pid, status: &str) {
+    fn ended(&mut self, pid: Pid, status: WaitStatus) -> Result<()> {
         let child = self
             .children
             .iter_mut()
             .find(|child| matches!(child.state, ProgramState::Running(its) if its == pid));
-        if let Some(child) = child {
-            tracing::warn!(
-                program = child.component.name,
-                status,
-                "a program of the node ended; starting it again"
-            );
-            child.state = ProgramState::Waiting(Instant::now() + RESTART_DELAY);
-        }
+        // Otherwise it is an orphan.
+        child.map_or(Ok(()), |child| child.ended(status))
     }
 }
 
 impl Child {
+    fn ended(&mut self, status: WaitStatus) -> Result<()> {
+        let program = self.component.name;
+        if let Some(done) = &self.component.done
+            && status.exit_status() == Some(0)
+        {
+            fs_err::write(done, "")?;
+            tracing::info!(program, "done");
+            self.state = ProgramState::Done;
+            return Ok(());
+        }
+        tracing::warn!(
+            program,
+            ?status,
+            "a program of the node ended; starting it again"
+        );
+        self.state = ProgramState::Waiting(Instant::now() + RESTART_DELAY);
+        Ok(())
+    }
+
     fn start_if_due(&mut self, layout: &Layout) -> Result<()> {
         match self.state {
             ProgramState::Waiting(not_before)
@@ -188,6 +204,7 @@ impl Child {
             .process_group(0)
             .spawn()
             .with_context(|| format!("starting {}", self.component.program.display()))?;
+        fs_err::write(layout.pid(self.component.name), child.id().to_string())?;
         tracing::info!(program = self.component.name, "started");
         Ok(Pid::from_child(&child))
     }

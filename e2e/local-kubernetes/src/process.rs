@@ -63,14 +63,29 @@ impl Process {
     pub fn await_child(&self, patience: Duration) -> Result<Self> {
         let deadline = Instant::now() + patience;
         loop {
-            if let Some(pid) = child_of(self.pid)? {
-                return Self::of(pid);
+            if let Some(pid) = children_of(self.pid)?.first() {
+                return Self::of(*pid);
             }
             if Instant::now() > deadline || !self.is_alive()? {
                 bail!("process {} ended or has no child", self.pid);
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// The child that has this pid in the child's own PID namespace; `None` if there is none.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub fn child_with_own_pid(&self, own_pid: i32) -> Result<Option<Self>> {
+        for pid in children_of(self.pid)? {
+            // A child that ended meanwhile is none.
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+            if status.is_ok_and(|status| own_pid_in(&status) == Some(own_pid)) {
+                return Self::of(pid).map(Some);
+            }
+        }
+        Ok(None)
     }
 
     /// Kills it and waits until it is gone. No-op when it is not there any more.
@@ -138,17 +153,26 @@ fn boot_id() -> Result<String> {
         .to_owned())
 }
 
-fn child_of(parent: i32) -> Result<Option<i32>> {
+fn children_of(parent: i32) -> Result<Vec<i32>> {
+    let mut children = Vec::new();
     for entry in fs_err::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
         if Stat::of(pid)?.is_some_and(|stat| stat.parent == parent) {
-            return Ok(Some(pid));
+            children.push(pid);
         }
     }
-    Ok(None)
+    Ok(children)
+}
+
+/// The last pid of `NSpid` in `/proc/PID/status`: that of the innermost namespace.
+fn own_pid_in(status: &str) -> Option<i32> {
+    let pids = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))?;
+    pids.split_whitespace().next_back()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -163,6 +187,13 @@ mod tests {
             (stat.parent, stat.started_ticks, stat.dead),
             (42, 12345, false)
         );
+    }
+
+    #[test]
+    fn the_innermost_pid_is_a_programs_own() {
+        let status = "Name:\tdengine\nNSpid:\t4711\t12\nNSpgid:\t4711\t12\n";
+        assert_eq!(own_pid_in(status), Some(12));
+        assert_eq!(own_pid_in("Name:\tdengine\n"), None);
     }
 
     #[test]
@@ -193,7 +224,13 @@ mod tests {
             .arg("600")
             .spawn()
             .unwrap();
-        let process = Process::of(i32::try_from(child.id()).unwrap()).unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let process = Process::of(pid).unwrap();
+        let parent = Process::of(i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert_eq!(
+            parent.child_with_own_pid(pid).unwrap().as_ref(),
+            Some(&process)
+        );
         process.kill().unwrap();
         assert!(!process.is_alive().unwrap());
         child.wait().unwrap();

@@ -12,7 +12,8 @@ use crate::layout::{HOST_ADDRESS, HOST_LINK, Layout, NODE_ADDRESS, NODE_LINK, WH
 use crate::process::Process;
 use crate::programs::{self, KUBERNETES_VERSION, Programs};
 use crate::progress::ProgressStep;
-use crate::{cache, components, down, pki, shell};
+use crate::settings::{Settings, Store};
+use crate::{cache, components, down, pki, shell, store};
 
 /// What the machine must have, and the Debian package that has it.
 const REQUIRED: [(&str, &str); 10] = [
@@ -36,6 +37,7 @@ const NODE_PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Debug, Clone)]
 pub struct Local {
     layout: Layout,
+    settings: Settings,
     programs: Programs,
 }
 
@@ -95,26 +97,28 @@ pub fn lock() -> Result<std::fs::File> {
 
 /// Makes sure that the local cluster runs. `own_program` is a program whose commands `node` and
 /// `provisioner`, each with `--state FOLDER`, are [`crate::node::run`] and
-/// [`crate::provisioner::run`].
+/// [`crate::provisioner::run`]. Without `wanted`, whatever runs will do.
 ///
 /// # Errors
-/// When something the machine needs is missing, or the cluster does not become healthy.
-pub fn up(own_program: &Path) -> Result<Local> {
+/// When something the machine needs is missing, the cluster does not become healthy, or one with
+/// other settings runs.
+pub fn up(own_program: &Path, wanted: Option<&Settings>) -> Result<Local> {
     check_machine()?;
     let programs = programs::ensure()?;
     let _lock = lock()?;
     let layout = Layout::of_this_user()?;
+    let running = NodeRecord::load(&layout)?.map_or(Ok(false), |node| node.is_alive())?;
     let local = Local {
         layout: layout.clone(),
+        settings: Settings::agreed(&layout, running, wanted)?,
         programs,
     };
-    let running = NodeRecord::load(&layout)?.map_or(Ok(false), |node| node.is_alive())?;
     let mut step = ProgressStep::start(format!("Local Kubernetes {KUBERNETES_VERSION}"));
     if !running {
         step.note("clearing what an earlier one left");
         down::clear(&layout)?;
         step.note("starting the node");
-        start_node(&layout, own_program)?;
+        start_node(&layout, own_program, &local.settings)?;
     }
     local.await_api(&mut step)?;
     step.note("loading the system's images");
@@ -122,7 +126,8 @@ pub fn up(own_program: &Path) -> Result<Local> {
     local.apply(include_str!("../manifests/storage.yaml"))?;
     local.apply(include_str!("../manifests/coredns.yaml"))?;
     local.await_node(&mut step)?;
-    step.done(if running { "was up" } else { "up" });
+    let how = if running { "was up" } else { "up" };
+    step.done(format_args!("{how} {}", local.settings));
     Ok(local)
 }
 
@@ -149,8 +154,12 @@ fn check_machine() -> Result<()> {
     Ok(())
 }
 
-fn start_node(layout: &Layout, own_program: &Path) -> Result<()> {
+fn start_node(layout: &Layout, own_program: &Path, settings: &Settings) -> Result<()> {
     components::write_configuration(layout)?;
+    settings.save(layout)?;
+    if let Store::Dengine(program) = &settings.store {
+        fs_err::copy(program, layout.dengine_program())?;
+    }
     pki::ensure(layout)?;
     let copy = layout.own_program();
     fs_err::copy(own_program, &copy)?;
@@ -239,6 +248,18 @@ impl Local {
         self.layout.kubeconfig()
     }
 
+    /// The process of one of the node's programs, by its name, which is that of its log.
+    ///
+    /// # Errors
+    /// When it does not run: once it has ended, it is started again after a second.
+    pub fn process(&self, program: &str) -> Result<Process> {
+        let node = NodeRecord::load(&self.layout)?.and_then(|node| node.inner);
+        let node = node.context("the local Kubernetes is not up")?;
+        let own_pid = fs_err::read_to_string(self.layout.pid(program))?.parse()?;
+        node.child_with_own_pid(own_pid)?
+            .with_context(|| format!("{program} does not run"))
+    }
+
     /// The programs it was built with.
     #[must_use]
     pub fn programs(&self) -> &Programs {
@@ -322,21 +343,18 @@ impl Local {
 
     fn await_api(&self, step: &mut ProgressStep) -> Result<()> {
         step.note("waiting for the API server");
-        self.until(
-            API_PATIENCE,
-            "the API server and containerd",
-            &["etcd", "kube-apiserver", "containerd"],
-            || {
-                shell::run(self.kubectl().args(["get", "--raw=/readyz"]))?;
-                let mut ctr = shell::command("ctr");
-                shell::run(
-                    ctr.arg("--address")
-                        .arg(self.layout.containerd_socket())
-                        .arg("version"),
-                )
-                .map(drop)
-            },
-        )
+        let mut logs = store::names(&self.settings.store);
+        logs.extend(["kube-apiserver", "containerd"]);
+        self.until(API_PATIENCE, "the API server and containerd", &logs, || {
+            shell::run(self.kubectl().args(["get", "--raw=/readyz"]))?;
+            let mut ctr = shell::command("ctr");
+            shell::run(
+                ctr.arg("--address")
+                    .arg(self.layout.containerd_socket())
+                    .arg("version"),
+            )
+            .map(drop)
+        })
     }
 
     fn await_node(&self, step: &mut ProgressStep) -> Result<()> {

@@ -43,7 +43,7 @@ fn shared() -> Result<&'static SharedWorld> {
 }
 
 fn set_up() -> Result<SharedWorld> {
-    let cluster = Cluster::choose(Path::new(env!("CARGO_BIN_EXE_dengine-e2e")))?;
+    let cluster = Cluster::choose(Path::new(env!("CARGO_BIN_EXE_dengine-e2e")), None)?;
     let images = product::ensure()?;
     cluster.load(&images)?;
     install::operator(&cluster, &images)?;

@@ -11,3 +11,4 @@ mod roll;
 mod scale;
 mod schedule;
 mod space;
+mod store;

@@ -1,0 +1,136 @@
+//! What a caller may choose about the local cluster. It is written into the cluster's folder, where
+//! the node reads it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::layout::Layout;
+
+/// How the local cluster is started; by default on etcd.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Settings {
+    /// What the API server keeps its objects in.
+    pub store: Store,
+    /// How long it keeps Events; if not set, as long as Kubernetes has it, an hour.
+    pub event_ttl_seconds: Option<u32>,
+}
+
+/// What an API server keeps its objects in.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Store {
+    /// One member of etcd.
+    #[default]
+    Etcd,
+    /// Three members of DEngine. This is its program, of which the cluster gets a copy.
+    Dengine(PathBuf),
+}
+
+impl Settings {
+    /// Those of the cluster that runs, or of the one to start. Whoever wants none in particular
+    /// gets whatever runs.
+    ///
+    /// # Errors
+    /// When one runs that is not what is wanted.
+    pub(crate) fn agreed(layout: &Layout, running: bool, wanted: Option<&Self>) -> Result<Self> {
+        if !running {
+            return Ok(wanted.cloned().unwrap_or_default());
+        }
+        let found = Self::load(layout)?;
+        if let Some(wanted) = wanted
+            && !found.are_like(wanted)
+        {
+            bail!(
+                "the local Kubernetes runs {found}, and is wanted {wanted}: take it down first, \
+                 with `make down`"
+            );
+        }
+        Ok(found)
+    }
+
+    /// Those of the cluster that was started last; the default ones where none are written.
+    ///
+    /// # Errors
+    /// When they are there and unreadable.
+    pub(crate) fn load(layout: &Layout) -> Result<Self> {
+        let file = layout.settings();
+        if !file.is_file() {
+            return Ok(Self::default());
+        }
+        let text = fs_err::read_to_string(&file)?;
+        serde_json::from_str(&text).with_context(|| format!("{} is damaged", file.display()))
+    }
+
+    pub(crate) fn save(&self, layout: &Layout) -> Result<()> {
+        fs_err::write(layout.settings(), serde_json::to_string_pretty(self)?)?;
+        Ok(())
+    }
+
+    /// Whether a cluster that was started with these is what the other ones ask for. A program that
+    /// was built again since does not make another cluster.
+    pub(crate) fn are_like(&self, other: &Self) -> bool {
+        let same_store = matches!(
+            (&self.store, &other.store),
+            (Store::Etcd, Store::Etcd) | (Store::Dengine(_), Store::Dengine(_))
+        );
+        same_store && self.event_ttl_seconds == other.event_ttl_seconds
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.store {
+            Store::Etcd => "on etcd",
+            Store::Dengine(_) => "on DEngine",
+        })?;
+        match self.event_ttl_seconds {
+            Some(seconds) => write!(f, ", with Events that last for {seconds} s"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on_dengine(program: &str) -> Settings {
+        Settings {
+            store: Store::Dengine(program.into()),
+            event_ttl_seconds: None,
+        }
+    }
+
+    #[test]
+    fn whoever_wants_nothing_in_particular_gets_what_runs_and_otherwise_etcd() {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = Layout::at(folder.path());
+        let agreed = |running, wanted| Settings::agreed(&layout, running, wanted);
+        let new = agreed(false, None).unwrap();
+        assert!(new.are_like(&Settings::default()));
+        on_dengine("/a/dengine").save(&layout).unwrap();
+        let found = agreed(true, None).unwrap();
+        assert!(found.are_like(&on_dengine("/b/dengine")));
+    }
+
+    #[test]
+    fn a_cluster_that_runs_is_not_taken_for_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = Layout::at(folder.path());
+        let short = Settings {
+            event_ttl_seconds: Some(20),
+            ..on_dengine("dengine")
+        };
+        short.save(&layout).unwrap();
+        for other in [Settings::default(), on_dengine("dengine")] {
+            let refused = Settings::agreed(&layout, true, Some(&other)).unwrap_err();
+            let runs = "runs on DEngine, with Events that last for 20 s, and is wanted on ";
+            assert!(refused.to_string().contains(runs), "{refused}");
+        }
+        assert!(Settings::agreed(&layout, true, Some(&short)).is_ok());
+    }
+}
