@@ -322,7 +322,7 @@ fn shortened(text: &str, chars_max: usize) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use dengine_bench_model::results::{ReadConsistency, Workload};
+    use dengine_bench_model::results::{Protocol, ReadConsistency, Wire, Workload};
 
     use super::*;
     use crate::target::Leader;
