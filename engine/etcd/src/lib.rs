@@ -10,6 +10,7 @@
 
 pub mod cluster;
 pub mod codec;
+pub mod contest;
 pub mod errors;
 pub mod header;
 pub mod lease;
@@ -49,6 +50,18 @@ pub mod etcdserverpb {
 #[allow(missing_docs, clippy::all)]
 pub mod mvccpb {
     include!("generated/mvccpb.rs");
+}
+
+/// Locks.
+#[allow(missing_docs, clippy::all)]
+pub mod v3lockpb {
+    include!("generated/v3lockpb.rs");
+}
+
+/// Elections.
+#[allow(missing_docs, clippy::all)]
+pub mod v3electionpb {
+    include!("generated/v3electionpb.rs");
 }
 
 /// Permissions.

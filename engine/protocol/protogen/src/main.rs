@@ -40,6 +40,8 @@ const PROTOCOLS: [Protocol; 2] = [
             "etcdserverpb/cluster.proto",
             "etcdserverpb/maintenance.proto",
             "etcdserverpb/auth.proto",
+            "v3lockpb/lock.proto",
+            "v3electionpb/election.proto",
         ],
         reflected: false,
     },

@@ -327,6 +327,15 @@ impl Node {
         self.unless_stopped(self.running()?.snapshot().await)
     }
 
+    /// Merges the whole state of this member, beside what else it does: afterwards nothing in it
+    /// takes space that was deleted or overwritten.
+    ///
+    /// # Errors
+    /// [`RequestError::Refused`]: what it takes is not free.
+    pub(crate) async fn merge_state(&self) -> Result<(), RequestError> {
+        self.unless_stopped(self.running()?.merge_state().await)
+    }
+
     /// Makes this empty member the first voter of a new cluster. Idempotent.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! A member that takes part: its threads, and the ways into them.
 
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -7,7 +8,7 @@ use std::time::Instant;
 
 use dengine_data_dir::Identity;
 use dengine_kv as kv;
-use dengine_kv::{Flusher, Membership, MembershipChange, Reader};
+use dengine_kv::{Flusher, Membership, MembershipChange, Reader, StoreError};
 use dengine_log::RealDisk;
 use dengine_raft::answers::Held;
 use dengine_raft::replica::{CommandGate, LeaseView, WriteAnswers};
@@ -161,6 +162,23 @@ impl Running {
             .send(Input::Flushed(index))
             .map_err(|_| RequestError::ShuttingDown)?;
         Ok(index)
+    }
+
+    /// Merges the whole state, so that nothing in it takes space that was deleted or overwritten.
+    pub(super) async fn merge_state(&self) -> Result<(), RequestError> {
+        let storage = |error: &dyn Display| RequestError::Storage(error.to_string());
+        let free_bytes = self.space.free_bytes_now().map_err(|it| storage(&it))?;
+        let flusher = self.state.flusher.clone();
+        let merge = move || flusher.with_store(|store| store.merge_all(free_bytes));
+        let merged = tokio::task::spawn_blocking(merge).await;
+        match merged.map_err(|it| storage(&it))? {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(RequestError::ShuttingDown),
+            Err(error @ StoreError::NoSpace { .. }) => {
+                Err(RequestError::Refused(error.to_string()))
+            }
+            Err(error) => Err(storage(&error)),
+        }
     }
 
     pub(super) fn membership(&self) -> Arc<Membership> {

@@ -110,21 +110,11 @@ impl RocksStore {
             self.merge_a_small_file(&files)?;
             return Ok(Reclaimed::NotYet);
         }
-        let mut begin = None;
-        for end in bounds(&files).into_iter().map(Some).chain([None]) {
-            if self.patience().has_ended() {
-                return Ok(Reclaimed::NotYet);
-            }
-            let (from, to) = (begin.as_deref(), end.as_deref());
-            self.database()
-                .compact_range_opt(from, to, &beside_others());
-            begin = end;
+        if !self.merge(&files) {
+            return Ok(Reclaimed::NotYet);
         }
         if self.failures_now() != before {
-            return Err(StoreError::NoSpace {
-                doing: "merging",
-                reason: "what would be left takes more than is free".to_owned(),
-            });
+            return Err(no_space());
         }
         // What keeps it from merging otherwise is said to nobody.
         let is_less = bytes_of(&self.files()?) < records.bytes;
@@ -132,6 +122,39 @@ impl RocksStore {
             true => Reclaimed::GivenBack,
             false => Reclaimed::Nothing,
         })
+    }
+
+    /// Merges everything, whatever that gives back. Whether it came to the end, which it does not
+    /// once the store is to be closed.
+    ///
+    /// # Errors
+    /// So much is not free.
+    pub(crate) fn merge_all(&self, free_bytes: u64) -> Result<bool, StoreError> {
+        let files = self.files()?;
+        let before = self.failures_now();
+        if !Records::of(&files).fit(free_bytes, self.write_buffer_bytes()) {
+            return Err(no_space());
+        }
+        let is_whole = self.merge(&files);
+        match self.failures_now() == before {
+            true => Ok(is_whole),
+            false => Err(no_space()),
+        }
+    }
+
+    /// Merges everything, beside what else is merged. Whether it came to the end.
+    fn merge(&self, files: &[LiveFile]) -> bool {
+        let mut begin = None;
+        for end in bounds(files).into_iter().map(Some).chain([None]) {
+            if self.patience().has_ended() {
+                return false;
+            }
+            let (from, to) = (begin.as_deref(), end.as_deref());
+            self.database()
+                .compact_range_opt(from, to, &beside_others());
+            begin = end;
+        }
+        true
     }
 
     fn files(&self) -> Result<Vec<LiveFile>, StoreError> {
@@ -198,6 +221,13 @@ impl RocksStore {
             });
         let removed = remove(&path);
         ingested.map_err(|error| failed(doing, error)).and(removed)
+    }
+}
+
+fn no_space() -> StoreError {
+    StoreError::NoSpace {
+        doing: "merging",
+        reason: "what would be left takes more than is free".to_owned(),
     }
 }
 
@@ -373,5 +403,26 @@ mod tests {
         assert_eq!(files.len(), 2);
         store.merge_a_small_file(&files).expect("merge");
         assert_eq!(store.files().unwrap().len(), 1);
+    }
+    /// It gives back also what is not worth it by itself.
+    #[test]
+    fn all_is_merged_if_that_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        write(&store, 0..64);
+        store.flush().expect("flush");
+        delete(&store, 0..32);
+        store.flush().expect("flush");
+        let before = bytes_of(&store.files().unwrap());
+        assert_eq!(store.reclaim(1 << 40), Ok(Reclaimed::Nothing));
+        assert_eq!(store.merge_all(MERGE_BYTES), Err(no_space()));
+        assert_eq!(bytes_of(&store.files().unwrap()), before);
+        assert_eq!(store.merge_all(1 << 40), Ok(true));
+        let after = bytes_of(&store.files().unwrap());
+        assert!(after < before / 2 + MIB / 4, "{after} of {before}");
+        assert!(store.get(&31u32.to_be_bytes()).unwrap().is_none());
+        assert!(store.get(&32u32.to_be_bytes()).unwrap().is_some());
+        store.watch().end_patience();
+        assert_eq!(store.merge_all(1 << 40), Ok(false));
     }
 }

@@ -1,9 +1,11 @@
 //! What every call of this door passes: who may be asked for what, and errors in etcd's words.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use dengine_etcd::{EtcdError, Header};
 use dengine_protocol::{LOW_ON_SPACE_METADATA, checks};
+use tokio::time::sleep;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
@@ -13,6 +15,8 @@ use crate::server::serving::Serving;
 
 /// By this a client asks for an error where there is no leader, rather than for a wait.
 const REQUIRE_LEADER_METADATA: &str = "hasleader";
+/// How long after a leader could not be asked it is looked for again.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// How every string of etcd's begins, by which one that has its words already is known.
 const ETCDS: &str = "etcdserver: ";
 
@@ -77,6 +81,27 @@ impl Door {
                 "changes of the members and of the leader to clients of etcd unless the member \
                  is started with --etcd-membership change: see `dengine admin`",
             )),
+        }
+    }
+
+    /// Asks for what may be done twice, until it is answered otherwise than by UNAVAILABLE: for as
+    /// long as a request may take.
+    pub(super) async fn again<T, F>(&self, mut ask: impl FnMut() -> F) -> Result<T, Status>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        let until = Instant::now() + self.limits().request_timeout();
+        loop {
+            match ask().await {
+                Err(status)
+                    if status.code() == Code::Unavailable
+                        && Instant::now() < until
+                        && !self.0.stop.is_cancelled() =>
+                {
+                    sleep(ASK_AGAIN).await;
+                }
+                answered => return answered,
+            }
         }
     }
 

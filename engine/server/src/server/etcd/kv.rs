@@ -52,15 +52,30 @@ impl KvService {
     pub(super) fn new(door: Door) -> Self {
         Self { door }
     }
+}
 
-    /// Reads a range whole, however large it is, as fresh as was asked for.
+impl Door {
+    /// Reads a range whole, however large it is, as fresh as was asked for; with what counts its
+    /// memory.
+    pub(super) async fn range(
+        &self,
+        range: &Arc<Range>,
+        source: &Source,
+        patience: Duration,
+    ) -> Result<(RangeResponse, Held), Status> {
+        let found = self.read(range, source, patience).await;
+        let found = found.map_err(|it| self.in_etcds_words(&it))?;
+        let response = range.response(self.header(), found.result, found.count);
+        Ok((response, found.held))
+    }
+
     async fn read(
         &self,
         range: &Arc<Range>,
         source: &Source,
         patience: Duration,
     ) -> Result<Found, Status> {
-        let (serving, begun) = (self.door.serving(), Instant::now());
+        let (serving, begun) = (self.serving(), Instant::now());
         if !range.serializable {
             let fresh = serving.freshen(Consistency::Linearizable);
             let late = |_| Status::from(EtcdError::Timeout);
@@ -232,11 +247,10 @@ impl Kv for KvService {
             until.saturating_duration_since(Instant::now())
         });
         let gate = &self.door.serving().gate;
-        let read = self.read(&range, &source, patience);
+        let read = self.door.range(&range, &source, patience);
         let read = gate.pass("EtcdRange", Kind::Read, &source, read).await;
-        let found = read.map_err(|it| self.door.in_etcds_words(&it))?;
-        let response = range.response(self.door.header(), found.result, found.count);
-        Ok(counted((response, Some(found.held))))
+        let (response, held) = read.map_err(|it| self.door.in_etcds_words(&it))?;
+        Ok(counted((response, Some(held))))
     }
 
     type RangeStreamStream = BoxStream<RangeStreamResponse>;

@@ -2,7 +2,7 @@
 //! there are, and their keys, every member has.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use dengine_etcd::EtcdError;
@@ -17,9 +17,8 @@ use dengine_kv::{LeaseInfo, ReadError, Reader};
 use dengine_protocol::v1::{AskLeaseRequest, AskLeaseResponse, Consistency};
 use dengine_types::LeaseId;
 use futures::stream;
-use tokio::time::sleep;
 use tonic::codegen::BoxStream;
-use tonic::{Code, Request, Response, Status, Streaming};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::door::{Door, ServedBy, requires_leader};
 use crate::connections::Source;
@@ -30,8 +29,6 @@ use crate::server::places::{Place, Places};
 use crate::server::serving::{Caller, Serving, connection, counted};
 use crate::storage::RocksStore;
 
-/// How long after a leader could not be asked it is looked for again.
-const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// Leases or keys that are read at once: a page of the longest keys is no more than an answer.
 const PAGE: usize = 1024;
 
@@ -57,11 +54,6 @@ impl LeaseService {
         );
         Self { door, streams }
     }
-
-    /// The shortest time to live, in seconds.
-    fn ttl_min(&self) -> i64 {
-        ttl_min(self.door.serving().node.config().election_timeout())
-    }
 }
 
 /// So long a lease lasts at least that another leader is elected before it ends.
@@ -86,21 +78,24 @@ impl Door {
         source: &Arc<Source>,
     ) -> Result<AskLeaseResponse, Status> {
         let serving = self.serving();
-        let until = Instant::now() + self.limits().request_timeout();
-        loop {
+        let answered = self.again(|| {
             let asking = serving.ask_lease(asked, Origin::Client);
-            let answered = serving.gate.pass(method, Kind::Read, source, asking).await;
-            match answered {
-                Err(status)
-                    if status.code() == Code::Unavailable
-                        && Instant::now() < until
-                        && !serving.stop.is_cancelled() =>
-                {
-                    sleep(ASK_AGAIN).await;
-                }
-                answered => return answered.map_err(|it| self.in_etcds_words(&it)),
-            }
-        }
+            serving.gate.pass(method, Kind::Read, source, asking)
+        });
+        answered.await.map_err(|it| self.in_etcds_words(&it))
+    }
+
+    /// Grants a lease to a caller that was admitted; with what counts the memory of the answer.
+    pub(super) async fn grant(
+        &self,
+        request: &LeaseGrantRequest,
+        caller: &Caller,
+    ) -> Result<(LeaseGrantResponse, Option<Held>), Status> {
+        let least = ttl_min(self.serving().node.config().election_timeout());
+        let command = Grant::new(request, least)?.command(drawn());
+        let ordered = self.order("EtcdLeaseGrant", command, caller).await?;
+        let answer = messages::granted(ordered.header, &ordered.outcome)?;
+        Ok((answer, ordered.held))
     }
 }
 
@@ -221,12 +216,9 @@ impl Renewals {
 impl Lease for LeaseService {
     async fn lease_grant(&self, request: Request<LeaseGrantRequest>) -> Answer<LeaseGrantResponse> {
         self.door.admit(request.metadata(), ServedBy::Voters)?;
-        let grant = Grant::new(request.get_ref(), self.ttl_min())?;
-        let command = grant.command(drawn());
         let caller = Caller::of(&request);
-        let ordered = self.door.order("EtcdLeaseGrant", command, &caller).await?;
-        let answer = messages::granted(ordered.header, &ordered.outcome)?;
-        Ok(counted((answer, ordered.held)))
+        let granted = self.door.grant(request.get_ref(), &caller).await;
+        granted.map(counted)
     }
 
     async fn lease_revoke(

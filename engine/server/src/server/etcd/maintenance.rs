@@ -1,4 +1,7 @@
-//! etcd's `Maintenance` service: what a member tells of itself, and handing over the lead.
+//! etcd's `Maintenance` service: what a member tells of itself, merging its state, and handing over
+//! the lead.
+
+use std::sync::Arc;
 
 use dengine_etcd::EtcdError;
 use dengine_etcd::etcdserverpb::maintenance_server::Maintenance;
@@ -9,9 +12,11 @@ use dengine_etcd::etcdserverpb::{
 };
 use dengine_etcd::maintenance::{self, MemberStatus};
 use dengine_kv::LogicalHash;
+use dengine_protocol::checks::status::request_status;
 use dengine_protocol::v1;
 use dengine_protocol::v1::admin_server::Admin as _;
 use dengine_types::{Index, MemberId, Revision};
+use tokio::sync::Semaphore;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
@@ -20,11 +25,16 @@ use crate::error::RequestError;
 use crate::node::{NodeStatus, Role};
 use crate::server::admin::AdminService;
 
+/// Two would read and write the same.
+const MERGES_AT_ONCE: usize = 1;
+
 /// Serves the care of this member.
 pub(super) struct MaintenanceService {
     door: Door,
     /// Makes hashes, one at a time.
     admin: AdminService,
+    /// Of those who have the state merged.
+    merges: Arc<Semaphore>,
 }
 
 /// What a call of the service returns.
@@ -32,7 +42,11 @@ type Answer<T> = Result<Response<T>, Status>;
 
 impl MaintenanceService {
     pub(super) fn new(door: Door, admin: AdminService) -> Self {
-        Self { door, admin }
+        Self {
+            door,
+            admin,
+            merges: Arc::new(Semaphore::new(MERGES_AT_ONCE)),
+        }
     }
 
     fn node_status(&self) -> NodeStatus {
@@ -81,8 +95,25 @@ impl Maintenance for MaintenanceService {
         )))
     }
 
-    async fn defragment(&self, _: Request<DefragmentRequest>) -> Answer<DefragmentResponse> {
-        Err(EtcdError::NotServed("Defragment: the store gives space back by itself").into())
+    /// The store gives space back by itself, only later. Others are served meanwhile.
+    async fn defragment(&self, request: Request<DefragmentRequest>) -> Answer<DefragmentResponse> {
+        self.door.admit(request.metadata(), ServedBy::Voters)?;
+        let place = Arc::clone(&self.merges).try_acquire_owned();
+        let place = place.map_err(|_| EtcdError::TooManyRequests)?;
+        let serving = self.door.serving();
+        let node = serving.node.clone();
+        // It goes on when its caller leaves, and so does its place.
+        let merging = serving.detach(async move {
+            let merged = node.merge_state().await;
+            drop(place);
+            merged
+        });
+        let merged = merging.await.map_err(|_| EtcdError::Stopped)?;
+        match merged {
+            Ok(()) => Ok(Response::new(DefragmentResponse::default())),
+            Err(RequestError::Refused(_)) => Err(EtcdError::NoSpace.into()),
+            Err(error) => Err(self.door.in_etcds_words(&request_status(&error))),
+        }
     }
 
     async fn hash(&self, _: Request<HashRequest>) -> Answer<HashResponse> {

@@ -5,6 +5,7 @@
 //! - [`writes`]: what changes something.
 //! - [`kv`], [`watch`], [`lease`], [`cluster`], [`maintenance`]: the services. [`absent`]: those
 //!   that are not served.
+//! - [`lock`], [`election`]: services on top of these. [`contests`]: what both do.
 //!
 //! What messages mean, and every error string, is in `dengine_etcd`; serving keys and watches is
 //! shared with our own API ([`serving`](super::serving), [`watch`](super::watch)). `docs/etcd.md`
@@ -12,9 +13,12 @@
 
 mod absent;
 mod cluster;
+mod contests;
 mod door;
+mod election;
 mod kv;
 mod lease;
+mod lock;
 mod maintenance;
 mod watch;
 mod writes;
@@ -27,6 +31,8 @@ use dengine_etcd::etcdserverpb::kv_server::KvServer;
 use dengine_etcd::etcdserverpb::lease_server::LeaseServer;
 use dengine_etcd::etcdserverpb::maintenance_server::MaintenanceServer;
 use dengine_etcd::etcdserverpb::watch_server::WatchServer;
+use dengine_etcd::v3electionpb::election_server::ElectionServer;
+use dengine_etcd::v3lockpb::lock_server::LockServer;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -35,9 +41,12 @@ use tower::ServiceBuilder;
 
 use self::absent::{Auth, Refuses};
 use self::cluster::ClusterService;
+use self::contests::Contests;
 use self::door::Door;
+use self::election::ElectionService;
 use self::kv::KvService;
 use self::lease::LeaseService;
+use self::lock::LockService;
 use self::maintenance::MaintenanceService;
 use self::watch::WatchService;
 use super::bodies::BodiesLayer;
@@ -81,6 +90,11 @@ pub(super) async fn serve(
     let kv = KvServer::new(KvService::new(door.clone()))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(usize::MAX);
+    let contests = Contests::new(door.clone(), doors.watch.clone());
+    let lock = LockServer::new(LockService::new(contests.clone()));
+    let election = ElectionServer::new(ElectionService::new(contests))
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(usize::MAX);
     let watch = WatchServer::new(WatchService::new(door.clone(), doors.watch))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(usize::MAX);
@@ -94,6 +108,8 @@ pub(super) async fn serve(
         .add_service(lease)
         .add_service(cluster)
         .add_service(MaintenanceServer::new(MaintenanceService::new(door, admin)))
+        .add_service(lock)
+        .add_service(election)
         .add_service(Refuses::<Auth>::default())
         .add_service(health.service());
     let most = files::most(Use::EtcdClients, connections_max(&limits));

@@ -35,10 +35,23 @@ impl Door {
         self.admit(request.metadata(), ServedBy::Voters)?;
         let caller = Caller::of(&request);
         let request = request.into_inner();
-        let command = writes::command(&request)?.command;
-        let ordered = self.order(method, command, &caller).await?;
-        let answer = writes::answer(&request, ordered.header, ordered.outcome)?;
-        Ok(counted((answer, ordered.held)))
+        self.change(method, &request, &caller).await.map(counted)
+    }
+
+    /// Has it carried out for a caller that was admitted; with what counts the memory of the answer.
+    pub(super) async fn change<M>(
+        &self,
+        method: &'static str,
+        request: &M,
+        caller: &Caller,
+    ) -> Result<(M::Response, Option<Held>), Status>
+    where
+        M: Mutation + 'static,
+    {
+        let command = writes::command(request)?.command;
+        let ordered = self.order(method, command, caller).await?;
+        let answer = writes::answer(request, ordered.header, ordered.outcome)?;
+        Ok((answer, ordered.held))
     }
 
     /// Has a command ordered, and applied by this member as well.

@@ -28,6 +28,7 @@ use std::time::Instant;
 use dengine_kv::RANGE_VISIT_KEYS_MAX;
 use dengine_protocol::checks::RequestLimits;
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response};
 
@@ -117,6 +118,14 @@ impl Serving {
             tracer,
             stop,
         })
+    }
+
+    /// Does this even if its caller leaves, on threads that serve no client alone.
+    pub(in crate::server) fn detach<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.threads.spawn(work)
     }
 
     /// How many bytes are held for a client: of its writes that wait, and of its answers that it

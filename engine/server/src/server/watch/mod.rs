@@ -4,6 +4,7 @@
 //! - [`hub`]: reads history once for all. [`stream`]: the watches of one client, told in order, and
 //!   ended when the client is too slow. [`parts`]: what waits for the rest of its revision.
 //!   [`places`](super::places): how many there may be.
+//! - [`tail`]: a few watches for a call of another service.
 //!
 //! Memory is bounded for all streams together ([`backlog`]): the pages that are being told, and
 //! what clients have not read yet, wherever it waits; each stream by less than one event more than
@@ -18,6 +19,7 @@ mod hub;
 mod native;
 mod parts;
 mod stream;
+mod tail;
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -44,6 +46,8 @@ use crate::config::Limits;
 use crate::connections::Share;
 use crate::memory::{self, Use};
 use crate::node::Node;
+
+pub(super) use self::tail::{Lost, Tail};
 
 /// How often a stream looks after itself: progress, and whether the member still takes part.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

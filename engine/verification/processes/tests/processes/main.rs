@@ -12,6 +12,7 @@ mod damage;
 mod durability;
 mod etcd;
 mod etcd_lease;
+mod etcd_lock;
 mod etcd_watch;
 mod failover;
 mod health;

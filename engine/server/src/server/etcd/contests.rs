@@ -1,0 +1,280 @@
+//! Contending for a lock or for the lead: entering, waiting for those who came before, and leaving
+//! if the caller does not wait that long. What contests are is in [`dengine_etcd::contest`].
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dengine_etcd::EtcdError;
+use dengine_etcd::contest::{
+    Contender, Contest, ContestError, Entered, LEASE_TTL, by_way_of_a_client, only, watch_key,
+};
+use dengine_etcd::etcdserverpb::{
+    LeaseGrantRequest, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
+    WatchCreateRequest,
+};
+use dengine_etcd::range::Range;
+use dengine_etcd::watch::Create;
+use dengine_kv::watch::WatchSpec;
+use dengine_protocol::v1::{Consistency, Position};
+use dengine_types::Revision;
+use tonic::{Request, Status};
+
+use super::door::Door;
+use crate::connections::Connection;
+use crate::server::places;
+use crate::server::serving::{Caller, connection};
+use crate::server::watch::{self, Tail};
+
+/// What is watched, from this revision on.
+type Watched = (WatchSpec, Revision);
+
+/// Who calls, and over what.
+pub(super) struct Call {
+    pub(super) caller: Caller,
+    on: Arc<Connection>,
+    remote: places::Connection,
+}
+
+impl Call {
+    pub(super) fn of<T>(request: &Request<T>) -> Self {
+        Self {
+            caller: Caller::of(request),
+            on: Arc::clone(connection(request)),
+            remote: request.remote_addr(),
+        }
+    }
+}
+
+/// What locks and elections share. Clones do as well.
+#[derive(Clone)]
+pub(super) struct Contests {
+    pub(super) door: Door,
+    watch: watch::WatchService,
+}
+
+/// A key by which a caller contends.
+pub(super) struct Claim {
+    door: Door,
+    caller: Caller,
+    pub(super) entered: Entered,
+    /// The key goes with this: nobody waits for what it was made for.
+    ends: bool,
+}
+
+impl Claim {
+    /// The key stays until its owner, or its lease, has it deleted.
+    pub(super) fn keep(mut self) -> Entered {
+        self.ends = false;
+        self.entered.clone()
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.ends {
+            let contender = self.entered.contender.clone();
+            let caller = Caller {
+                // It may be over.
+                until: None,
+                ..self.caller.clone()
+            };
+            let serving = self.door.serving();
+            serving.detach(leave(self.door.clone(), contender, caller));
+        }
+    }
+}
+
+/// If it fails, the key goes with its lease.
+async fn leave(door: Door, contender: Contender, caller: Caller) {
+    let leave = contender.leave();
+    let left = door.again(|| door.change("EtcdLeave", &leave, &caller));
+    if let Err(error) = left.await {
+        tracing::debug!(%error, "who contends no more is in the way until its lease ends");
+    }
+}
+
+impl Contests {
+    pub(super) fn new(door: Door, watch: watch::WatchService) -> Self {
+        Self { door, watch }
+    }
+
+    /// The lease by which to contend: a new one for a caller that has none.
+    pub(super) async fn lease(&self, wanted: i64, caller: &Caller) -> Result<i64, Status> {
+        if wanted != 0 {
+            return Ok(wanted);
+        }
+        let grant = LeaseGrantRequest {
+            ttl: LEASE_TTL,
+            id: 0,
+        };
+        let granted = self.door.grant(&grant, caller).await;
+        granted
+            .map(|(granted, _)| granted.id)
+            .map_err(|it| by_way_of_a_client(&it))
+    }
+
+    /// Has a transaction carried out.
+    pub(super) async fn txn(
+        &self,
+        method: &'static str,
+        txn: &TxnRequest,
+        caller: &Caller,
+    ) -> Result<TxnResponse, Status> {
+        let changed = self.door.change(method, txn, caller).await;
+        changed
+            .map(|(answer, _)| answer)
+            .map_err(|it| by_way_of_a_client(&it))
+    }
+
+    /// Enters a contest. A caller that leaves meanwhile must not leave a key behind, so that it is
+    /// entered to the end even then.
+    pub(super) async fn enter(
+        &self,
+        method: &'static str,
+        contest: &Contest,
+        (lease, value): (i64, Bytes),
+        caller: &Caller,
+    ) -> Result<Claim, Status> {
+        let (contests, contest) = (self.clone(), contest.clone());
+        let caller = caller.clone();
+        let enter = async move {
+            let enter = contest.enter(lease, value);
+            let answer = contests.txn(method, &enter, &caller).await?;
+            let entered = contest.entered(lease, answer)?;
+            Ok::<_, Status>(Claim {
+                door: contests.door,
+                caller,
+                // One that was there may be a lock that is held.
+                ends: entered.held.is_none(),
+                entered,
+            })
+        };
+        let entering = self.door.serving().detach(enter);
+        entering.await.map_err(|_| EtcdError::Stopped)?
+    }
+
+    /// Waits until nobody is before it. If it had to, returns of when that is known; `lost` says
+    /// that its key is gone.
+    pub(super) async fn wait(
+        &self,
+        contest: &Contest,
+        claim: &mut Claim,
+        call: &Call,
+        lost: ContestError,
+    ) -> Result<Option<ResponseHeader>, Status> {
+        let contender = claim.entered.contender.clone();
+        self.reach(contender.create_revision, call).await?;
+        let mut next = self.waits_for(contest, &contender, call, lost).await?;
+        if next.is_none() {
+            return Ok(None);
+        }
+        // Also of a key that was there before: its owner waits here now.
+        claim.ends = true;
+        let mut tail = self.tail(call)?;
+        let stop = &self.door.serving().stop;
+        while let Some(watches) = next {
+            tail.turn_to(watches);
+            tokio::select! {
+                // Whatever it says, or if it cannot: it is looked again.
+                _ = tail.next() => {}
+                () = stop.cancelled() => return Err(EtcdError::Stopped.into()),
+            }
+            next = self.waits_for(contest, &contender, call, lost).await?;
+        }
+        drop(tail);
+        // Its lease may have ended while this member was behind.
+        self.freshen().await?;
+        let own_at = self.own(&contender, call, lost).await?;
+        Ok(self.door.header().at(Revision(own_at.unsigned_abs())))
+    }
+
+    /// What a contender waits for: the end of the key before its own, or of its own; `None`: nobody
+    /// is before it.
+    async fn waits_for(
+        &self,
+        contest: &Contest,
+        contender: &Contender,
+        call: &Call,
+        lost: ContestError,
+    ) -> Result<Option<[Watched; 2]>, Status> {
+        let found = self.find(contest.next_before(contender), call).await?;
+        let (before_at, before) = (revision(&found), only(found));
+        let own_at = self.own(contender, call, lost).await?;
+        let Some(before) = before else {
+            return Ok(None);
+        };
+        Ok(Some([
+            watched(&watch_key(&before.key, false, before_at + 1))?,
+            watched(&watch_key(&contender.key, false, own_at + 1))?,
+        ]))
+    }
+
+    /// Watches for a call.
+    pub(super) fn tail(&self, call: &Call) -> Result<Tail, Status> {
+        let tail = self.watch.tail(&call.on, call.remote);
+        tail.map_err(|it| by_way_of_a_client(&self.door.in_etcds_words(&it)))
+    }
+
+    /// The revision at which this member still has a contender's key.
+    async fn own(
+        &self,
+        contender: &Contender,
+        call: &Call,
+        lost: ContestError,
+    ) -> Result<i64, Status> {
+        let found = self.find(contender.own(), call).await?;
+        let at = revision(&found);
+        match only(found).is_some_and(|it| contender.is(&it)) {
+            true => Ok(at),
+            false => Err(lost.into()),
+        }
+    }
+
+    /// Reads, as fresh as is asked for. A caller that waits was let in when it entered; what it
+    /// looks up meanwhile takes turns like any range.
+    pub(super) async fn find(
+        &self,
+        request: RangeRequest,
+        call: &Call,
+    ) -> Result<RangeResponse, Status> {
+        let range = Arc::new(Range::new(&request)?);
+        let patience = self.door.limits().request_timeout();
+        let found = self.door.range(&range, &call.caller.source, patience).await;
+        found
+            .map(|(found, _)| found)
+            .map_err(|it| by_way_of_a_client(&it))
+    }
+
+    /// Has this member be as far as that.
+    async fn reach(&self, revision: i64, call: &Call) -> Result<(), Status> {
+        let serving = self.door.serving();
+        let position = Position {
+            cluster_id: serving.headers.now().cluster_id.0,
+            revision: revision.unsigned_abs(),
+        };
+        let reached = serving.reach(position, &call.caller.source).await;
+        reached.map_err(|it| by_way_of_a_client(&self.door.in_etcds_words(&it)))
+    }
+
+    /// Has this member be as fresh as a quorum, whoever comes to lead meanwhile.
+    async fn freshen(&self) -> Result<(), Status> {
+        let serving = self.door.serving();
+        let fresh = self
+            .door
+            .again(|| serving.freshen(Consistency::Linearizable));
+        fresh
+            .await
+            .map_err(|it| by_way_of_a_client(&self.door.in_etcds_words(&it)))
+    }
+}
+
+/// At which it was read.
+pub(super) fn revision(found: &RangeResponse) -> i64 {
+    found.header.as_ref().map_or(0, |it| it.revision)
+}
+
+/// What a request has watched.
+pub(super) fn watched(request: &WatchCreateRequest) -> Result<Watched, Status> {
+    let create = Create::new(request).map_err(|it| Status::unknown(it.to_string()))?;
+    Ok((create.spec, create.first.unwrap_or_default()))
+}

@@ -1,0 +1,258 @@
+//! etcd's `Election` service.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use dengine_etcd::EtcdError;
+use dengine_etcd::contest::{
+    Contender, Contest, ContestError, by_way_of_a_client, only, watch_key,
+};
+use dengine_etcd::etcdserverpb::{RangeRequest, ResponseHeader};
+use dengine_etcd::messages::key_value;
+use dengine_etcd::mvccpb::KeyValue;
+use dengine_etcd::v3electionpb::election_server::Election;
+use dengine_etcd::v3electionpb::{
+    CampaignRequest, CampaignResponse, LeaderKey, LeaderRequest, LeaderResponse, ProclaimRequest,
+    ProclaimResponse, ResignRequest, ResignResponse,
+};
+use dengine_kv::{Event, EventKind};
+use futures::stream;
+use tonic::codegen::BoxStream;
+use tonic::{Request, Response, Status};
+
+use super::contests::{Call, Claim, Contests, revision, watched};
+use super::door::ServedBy;
+use crate::server::gate::Kind;
+use crate::server::serving::Caller;
+use crate::server::watch::{Lost, Tail};
+
+/// Serves elections.
+pub(super) struct ElectionService {
+    contests: Contests,
+}
+
+/// What a call of the service returns.
+type Answer<T> = Result<Response<T>, Status>;
+
+impl ElectionService {
+    pub(super) fn new(contests: Contests) -> Self {
+        Self { contests }
+    }
+}
+
+impl Contests {
+    /// Enters an election, with `value` also if the lease stands already.
+    async fn stand(
+        &self,
+        election: &Contest,
+        (lease, value): (i64, Bytes),
+        caller: &Caller,
+    ) -> Result<Claim, Status> {
+        let entrant = (lease, value.clone());
+        let claim = self.enter("EtcdCampaign", election, entrant, caller);
+        let claim = claim.await?;
+        let held = claim.entered.held.as_ref();
+        if held.is_some_and(|held| *held != value) {
+            let contender = &claim.entered.contender;
+            self.proclaim(contender, value, caller).await?;
+        }
+        Ok(claim)
+    }
+
+    /// Changes what a contender proclaims; returns of when.
+    async fn proclaim(
+        &self,
+        contender: &Contender,
+        value: Bytes,
+        caller: &Caller,
+    ) -> Result<Option<ResponseHeader>, Status> {
+        let proclaim = contender.proclaim(value);
+        let answer = self.txn("EtcdProclaim", &proclaim, caller).await?;
+        match answer.succeeded {
+            true => Ok(answer.header),
+            false => Err(ContestError::NotLeader.into()),
+        }
+    }
+}
+
+/// Follows who leads, for a client that is told. Each time that the client wants more, it goes on.
+struct Observer {
+    contests: Contests,
+    election: Contest,
+    call: Call,
+    tail: Tail,
+    /// The tail is that of a leader's key, and not of all.
+    has_leader: bool,
+    /// Which key with which change the client was told last.
+    told: Option<(Bytes, i64)>,
+    /// What the client is told next.
+    news: VecDeque<LeaderResponse>,
+}
+
+impl Observer {
+    /// What the client is told next.
+    async fn next(mut self) -> Result<Option<(LeaderResponse, Self)>, Status> {
+        let stop = self.contests.door.serving().stop.clone();
+        loop {
+            if let Some(response) = self.news.pop_front() {
+                return Ok(Some((response, self)));
+            }
+            let events = tokio::select! {
+                events = self.tail.next() => events,
+                () = stop.cancelled() => return Err(EtcdError::Stopped.into()),
+            };
+            self.see(events).await?;
+        }
+    }
+
+    /// Takes what became of the leader, or that somebody stands.
+    async fn see(&mut self, events: Result<Vec<Event>, Lost>) -> Result<(), Status> {
+        let Ok(events) = events else {
+            return self.look(true).await;
+        };
+        for event in events {
+            if !self.has_leader || event.kind == EventKind::Delete {
+                return self.look(true).await;
+            }
+            let header = self.contests.door.header().at(event.kv.mod_revision);
+            self.tell(header, key_value(event.kv));
+        }
+        Ok(())
+    }
+
+    /// Looks who leads, and follows that one, or all until somebody does. `serializable`: what this
+    /// member has will do, which has seen why it looks.
+    async fn look(&mut self, serializable: bool) -> Result<(), Status> {
+        let first = RangeRequest {
+            serializable,
+            ..self.election.first()
+        };
+        let found = self.contests.find(first, &self.call).await?;
+        let (from, header) = (revision(&found) + 1, found.header);
+        let leader = found.kvs.into_iter().next();
+        let watch = match &leader {
+            Some(leader) => watch_key(&leader.key, true, from),
+            None => self.election.watch_puts(from),
+        };
+        self.tail.turn_to([watched(&watch)?]);
+        self.has_leader = leader.is_some();
+        if let Some(leader) = leader {
+            self.tell(header, leader);
+        }
+        Ok(())
+    }
+
+    /// Has the client told, unless that was what it was told last.
+    fn tell(&mut self, header: Option<ResponseHeader>, leader: KeyValue) {
+        let told = Some((leader.key.clone(), leader.mod_revision));
+        if self.told != told {
+            self.told = told;
+            let kv = Some(leader);
+            self.news.push_back(LeaderResponse { header, kv });
+        }
+    }
+}
+
+/// Who a leader says that it is.
+fn named(leader: Option<LeaderKey>) -> Result<LeaderKey, ContestError> {
+    leader.ok_or(ContestError::MissingLeaderKey)
+}
+
+/// The same, by a lease.
+fn contender(leader: LeaderKey, lease: i64) -> Contender {
+    Contender {
+        key: leader.key,
+        create_revision: leader.rev,
+        lease,
+    }
+}
+
+#[tonic::async_trait]
+impl Election for ElectionService {
+    async fn campaign(&self, request: Request<CampaignRequest>) -> Answer<CampaignResponse> {
+        let contests = &self.contests;
+        contests.door.admit(request.metadata(), ServedBy::Voters)?;
+        let call = Call::of(&request);
+        let CampaignRequest { name, lease, value } = request.into_inner();
+        let lease = contests.lease(lease, &call.caller).await?;
+        let election = Contest::new(&name);
+        let claim = contests.stand(&election, (lease, value), &call.caller);
+        let mut claim = claim.await?;
+        let lost = ContestError::NotLeader;
+        contests.wait(&election, &mut claim, &call, lost).await?;
+        let entered = claim.keep();
+        Ok(Response::new(CampaignResponse {
+            header: entered.header,
+            leader: Some(LeaderKey {
+                name,
+                key: entered.contender.key,
+                rev: entered.contender.create_revision,
+                lease,
+            }),
+        }))
+    }
+
+    async fn proclaim(&self, request: Request<ProclaimRequest>) -> Answer<ProclaimResponse> {
+        let contests = &self.contests;
+        contests.door.admit(request.metadata(), ServedBy::Voters)?;
+        let caller = Caller::of(&request);
+        let ProclaimRequest { leader, value } = request.into_inner();
+        let leader = named(leader)?;
+        let lease = contests.lease(leader.lease, &caller).await?;
+        let contender = contender(leader, lease);
+        let header = contests.proclaim(&contender, value, &caller).await?;
+        Ok(Response::new(ProclaimResponse { header }))
+    }
+
+    async fn leader(&self, request: Request<LeaderRequest>) -> Answer<LeaderResponse> {
+        let contests = &self.contests;
+        contests.door.admit(request.metadata(), ServedBy::Voters)?;
+        let call = Call::of(&request);
+        let election = Contest::new(&request.get_ref().name);
+        let find = contests.find(election.first(), &call);
+        let gate = &contests.door.serving().gate;
+        let passed = gate.pass("EtcdLeader", Kind::Read, &call.caller.source, find);
+        let found = passed.await;
+        let found = found.map_err(|it| by_way_of_a_client(&contests.door.in_etcds_words(&it)))?;
+        let header = found.header;
+        let leader = only(found).ok_or(ContestError::NoLeader)?;
+        Ok(Response::new(LeaderResponse {
+            header,
+            kv: Some(leader),
+        }))
+    }
+
+    type ObserveStream = BoxStream<LeaderResponse>;
+
+    async fn observe(&self, request: Request<LeaderRequest>) -> Answer<Self::ObserveStream> {
+        let contests = &self.contests;
+        contests.door.admit(request.metadata(), ServedBy::Voters)?;
+        let call = Call::of(&request);
+        let mut observer = Observer {
+            tail: contests.tail(&call)?,
+            contests: contests.clone(),
+            election: Contest::new(&request.get_ref().name),
+            call,
+            has_leader: false,
+            told: None,
+            news: VecDeque::new(),
+        };
+        observer.look(false).await?;
+        let told = stream::try_unfold(observer, Observer::next);
+        Ok(Response::new(Box::pin(told)))
+    }
+
+    /// Also of one that leads no more: there is nothing left to do.
+    async fn resign(&self, request: Request<ResignRequest>) -> Answer<ResignResponse> {
+        let contests = &self.contests;
+        contests.door.admit(request.metadata(), ServedBy::Voters)?;
+        let caller = Caller::of(&request);
+        let leader = named(request.into_inner().leader)?;
+        let lease = leader.lease;
+        let leave = contender(leader, lease).leave();
+        let answer = contests.txn("EtcdResign", &leave, &caller).await?;
+        Ok(Response::new(ResignResponse {
+            header: answer.header,
+        }))
+    }
+}
