@@ -2,8 +2,8 @@
 //! leave the machine nor leave anything behind.
 //!
 //! It knows nothing of what is to run on it, and uses no other crate of the project: whoever brings
-//! it up hands it the images, and DEngine's program if the API server is to keep its objects there.
-//! How programs are run ([`shell`]) and what a person sees of it ([`progress`]) is for all who start
+//! it up hands it the images, and DEngine's program if the API server keeps its objects there. How
+//! programs are run ([`shell`]) and what a person sees of it ([`progress`]) is for all who start
 //! some on this machine, tests of what ships among them.
 
 mod cache;

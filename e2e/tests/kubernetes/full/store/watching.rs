@@ -87,7 +87,7 @@ pub(super) fn compare(
     let (missed, invented) = (only_in(acknowledged, &seen), only_in(&seen, acknowledged));
     ensure!(
         missed.is_empty() && invented.is_empty(),
-        "of {} changes the watch missed {}, such as {:?}, and saw {} that nobody made, such as {:?}",
+        "of {} changes the watch missed {}, as {:?}, and saw {} that nobody made, as {:?}",
         acknowledged.len(),
         missed.len(),
         &missed[..missed.len().min(SHOWN)],
