@@ -83,7 +83,7 @@ func newStore(t *testing.T, options storeOptions) *etcdStore {
 	s.reads, s.lists = storagetesting.NewKVRecorder(client.KV), storagetesting.NewKubernetesRecorder(client.Kubernetes)
 	client.KV, client.Kubernetes = s.reads, s.lists
 	if !served.Fresh {
-		if _, err := client.Delete(context.Background(), "\x00", clientv3.WithFromKey()); err != nil {
+		if _, err := client.KV.Delete(context.Background(), "\x00", clientv3.WithFromKey()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -101,7 +101,7 @@ func newStore(t *testing.T, options storeOptions) *etcdStore {
 
 // checkStored is what has to be true of each object that a test has written.
 func (s *etcdStore) checkStored(ctx context.Context, t *testing.T, key string) {
-	found, err := s.client.Get(ctx, path.Join("/", s.prefix, key))
+	found, err := s.client.KV.Get(ctx, path.Join("/", s.prefix, key))
 	if err != nil || len(found.Kvs) != 1 {
 		t.Fatalf("%d keys at %s: %v", len(found.Kvs), key, err)
 	}
@@ -119,7 +119,7 @@ func (s *etcdStore) checkStored(ctx context.Context, t *testing.T, key string) {
 }
 
 func (s *etcdStore) increaseRV(ctx context.Context, t *testing.T) {
-	if _, err := s.client.Put(ctx, "increaseRV", "ok"); err != nil {
+	if _, err := s.client.KV.Put(ctx, "increaseRV", "ok"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -147,7 +147,7 @@ func (s *etcdStore) compact(ctx context.Context, t *testing.T, resourceVersion s
 // keys lists those of all pods, which statistics start from.
 func (s *etcdStore) keys(ctx context.Context) ([]string, error) {
 	prefix := path.Join("/", s.prefix, resourcePrefix) + "/"
-	found, err := s.client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	found, err := s.client.KV.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil {
 		return nil, err
 	}
