@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
-.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older etcd-differ e2e-full test-setup bench bench-servers bench-baseline images lint fix protos crds
+.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older etcd-differ etcd-suites e2e-full test-setup bench bench-servers bench-baseline images lint fix protos crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -132,6 +132,13 @@ etcd-differ: setup-bench ## random calls of the etcd API on etcd and on DEngine,
 	@$(call DIFFER,$(ETCD_VERSION:%=--etcd-version %)) $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(DURATION),60)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(MEMBERS),--members $(MEMBERS)) $(if $(WITH),--with $(WITH))
 
+# One package after the other: each test has a cluster of three. What the variables name is what is tested.
+SUITES_ENV = $(if $(ENDPOINTS),ETCD_SUITES_ENDPOINTS=$(ENDPOINTS) ETCD_SUITES_KILL="$(KILL)",$(if $(ETCD),ETCD_SUITES_ETCD=$(abspath $(ETCD)),ETCD_SUITES_DENGINE=$(CARGO_TARGET_DIR)/release/dengine))
+etcd-suites: setup-bench ## clients and suites of etcd and Kubernetes on clusters of three (ETCD=PROGRAM or ENDPOINTS=ADDRESS,… with KILL=COMMAND, all keys deleted: on these instead; ONLY=TestWatch, KILLS=4)
+	@$(if $(ETCD)$(ENDPOINTS),,$(BUILD))
+	@cd engine/verification/etcd-suites && env CGO_ENABLED=0 GOFLAGS="-mod=readonly -buildvcs=false" $(SUITES_ENV) ETCD_SUITES_KILLS=$(KILLS) \
+	  go test -count=1 -p 1 -timeout 60m $(if $(ONLY),-run '$(ONLY)') ./...
+
 e2e-full: setup-test ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it; ONLY=store: only then, Kubernetes itself on DEngine)
 	@$(BUILD)
 	@$(CARGO_TEST) --no-fail-fast --test kubernetes -- full::$(ONLY) $(if $(filter store%,$(ONLY)),,--skip full::store)
@@ -175,11 +182,12 @@ bench-baseline: ## instruction counts of hot paths against the committed ones (U
 # Clippy and rustdoc share what they check of the dependencies, and RocksDB with build and tests: one profile, the whole
 # workspace. It has every feature that a test turns on, so what has features is linted by itself too, as it ships.
 CLIPPY := cargo clippy --release --locked --all-targets
+GO_FOLDERS := e2e/local-kubernetes/programs engine/verification/etcd-suites
 lint: setup-lint ## formats, lints with every feature, documentation, the tests it names, dependencies, generated files; changes nothing
 	@rustc --version; cargo clippy --version
 	cargo fmt --all --check
 	engine/verification/regressions.sh
-	@unformatted=$$(gofmt -l e2e/local-kubernetes/programs); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted" >&2; exit 1; }
+	@unformatted=$$(gofmt -l $(GO_FOLDERS)); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted" >&2; exit 1; }
 	$(CLIPPY) $(ALL) -- -D warnings
 	cargo clippy --release --locked -p dengine-client --no-default-features -- -D warnings
 	cargo clippy --release --locked -p dengine-raft -p dengine-bench-model -- -D warnings
@@ -198,7 +206,7 @@ lint: setup-lint ## formats, lints with every feature, documentation, the tests 
 fix: ## format, and apply what the linter can fix itself
 	cargo fmt --all
 	cargo clippy --release --locked --workspace --all-targets --fix --allow-dirty --allow-staged
-	gofmt -w e2e/local-kubernetes/programs
+	gofmt -w $(GO_FOLDERS)
 
 protos: setup-dengine ## generate the Rust code of the protocols from their .proto files
 	@cargo run --release --locked --quiet -p dengine-protogen -- engine
