@@ -177,16 +177,26 @@ pub(super) fn too_many_streams() -> Status {
 }
 
 /// Streams that may rest, and that have bounds of their own on how many there are.
-const STREAMS: [&str; 4] = [
+const STREAMS: [&str; 5] = [
     "/dengine.v1.Kv/Pipeline",
     "/dengine.v1.Watch/Watch",
     "/etcdserverpb.Watch/Watch",
     "/etcdserverpb.Lease/LeaseKeepAlive",
+    OBSERVE,
+];
+/// The one of them whose client says but once what it wants.
+const OBSERVE: &str = "/v3electionpb.Election/Observe";
+/// What the services of clients begin with.
+const OF_CLIENTS: [&str; 4] = [
+    "/dengine.v1.",
+    "/etcdserverpb.",
+    "/v3lockpb.",
+    "/v3electionpb.",
 ];
 
 /// Whether this is a call of one request and one answer on a port of clients.
 fn is_alone(path: &str) -> bool {
-    let of_clients = path.starts_with("/dengine.v1.") || path.starts_with("/etcdserverpb.");
+    let of_clients = OF_CLIENTS.iter().any(|it| path.starts_with(it));
     of_clients && !STREAMS.contains(&path) && path != "/etcdserverpb.Maintenance/Snapshot"
 }
 
@@ -204,6 +214,7 @@ enum Due {
 impl Due {
     fn on(path: &str) -> Self {
         match path {
+            OBSERVE => Self::Always,
             path if STREAMS.contains(&path) => Self::Never,
             path if path.ends_with("/ServerReflectionInfo") => Self::First,
             _ => Self::Always,

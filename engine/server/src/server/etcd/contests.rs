@@ -2,6 +2,7 @@
 //! if the caller does not wait that long. What contests are is in [`dengine_etcd::contest`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use dengine_etcd::EtcdError;
@@ -17,13 +18,19 @@ use dengine_etcd::watch::Create;
 use dengine_kv::watch::WatchSpec;
 use dengine_protocol::v1::{Consistency, Position};
 use dengine_types::Revision;
-use tonic::{Request, Status};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tonic::{Code, Request, Status};
 
 use super::door::Door;
 use crate::connections::Connection;
+use crate::node::answers::Held;
 use crate::server::places;
 use crate::server::serving::{Caller, connection};
 use crate::server::watch::{self, Tail};
+
+/// Pause before a key is deleted again whose deletion there was no place for.
+const LEAVE_AGAIN: Duration = Duration::from_millis(200);
 
 /// What is watched, from this revision on.
 type Watched = (WatchSpec, Revision);
@@ -42,6 +49,11 @@ impl Call {
             on: Arc::clone(connection(request)),
             remote: request.remote_addr(),
         }
+    }
+
+    /// The connection that the call came over.
+    pub(super) fn on(&self) -> Arc<Connection> {
+        Arc::clone(&self.on)
     }
 }
 
@@ -67,29 +79,41 @@ impl Claim {
         self.ends = false;
         self.entered.clone()
     }
+
+    /// Has the key deleted, whether or not that is waited for.
+    fn leave(&mut self) -> Option<JoinHandle<()>> {
+        if !std::mem::take(&mut self.ends) {
+            return None;
+        }
+        let contender = self.entered.contender.clone();
+        let leave = leave(self.door.clone(), contender, self.caller.clone());
+        Some(self.door.serving().detach(leave))
+    }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if self.ends {
-            let contender = self.entered.contender.clone();
-            let caller = Caller {
-                // It may be over.
-                until: None,
-                ..self.caller.clone()
-            };
-            let serving = self.door.serving();
-            serving.detach(leave(self.door.clone(), contender, caller));
-        }
+        self.leave();
     }
 }
 
 /// If it fails, the key goes with its lease.
 async fn leave(door: Door, contender: Contender, caller: Caller) {
     let leave = contender.leave();
-    let left = door.again(|| door.change("EtcdLeave", &leave, &caller));
-    if let Err(error) = left.await {
-        tracing::debug!(%error, "who contends no more is in the way until its lease ends");
+    let until = Instant::now() + door.limits().request_timeout();
+    loop {
+        let left = door.again(|| door.change("EtcdLeave", &leave, &caller));
+        match left.await {
+            // Its address writes as much as it may: it is let in again soon.
+            Err(error) if error.code() == Code::ResourceExhausted && Instant::now() < until => {
+                sleep(LEAVE_AGAIN).await;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "who contends no more is in the way until its lease ends");
+                return;
+            }
+            Ok(_) => return,
+        }
     }
 }
 
@@ -136,7 +160,11 @@ impl Contests {
         caller: &Caller,
     ) -> Result<Claim, Status> {
         let (contests, contest) = (self.clone(), contest.clone());
-        let caller = caller.clone();
+        let caller = Caller {
+            // What it did must be known even if the caller is told that its time is over.
+            until: None,
+            ..caller.clone()
+        };
         let enter = async move {
             let enter = contest.enter(lease, value);
             let answer = contests.txn(method, &enter, &caller).await?;
@@ -154,8 +182,26 @@ impl Contests {
     }
 
     /// Waits until nobody is before it. If it had to, returns of when that is known; `lost` says
-    /// that its key is gone.
+    /// that its key is gone. Who cannot wait leaves before it is told so: it may come again at once,
+    /// with the same lease, and must not find a key that is about to go.
     pub(super) async fn wait(
+        &self,
+        contest: &Contest,
+        claim: &mut Claim,
+        call: &Call,
+        lost: ContestError,
+    ) -> Result<Option<ResponseHeader>, Status> {
+        let waited = self.wait_for_turn(contest, claim, call, lost).await;
+        if waited.is_err()
+            && let Some(left) = claim.leave()
+        {
+            // What became of it is told there.
+            let _ = left.await;
+        }
+        waited
+    }
+
+    async fn wait_for_turn(
         &self,
         contest: &Contest,
         claim: &mut Claim,
@@ -170,14 +216,14 @@ impl Contests {
         }
         // Also of a key that was there before: its owner waits here now.
         claim.ends = true;
+        claim.entered.held = None;
         let mut tail = self.tail(call)?;
-        let stop = &self.door.serving().stop;
         while let Some(watches) = next {
             tail.turn_to(watches);
             tokio::select! {
                 // Whatever it says, or if it cannot: it is looked again.
                 _ = tail.next() => {}
-                () = stop.cancelled() => return Err(EtcdError::Stopped.into()),
+                over = self.is_over() => return Err(over.into()),
             }
             next = self.waits_for(contest, &contender, call, lost).await?;
         }
@@ -186,6 +232,19 @@ impl Contests {
         self.freshen().await?;
         let own_at = self.own(&contender, call, lost).await?;
         Ok(self.door.header().at(Revision(own_at.unsigned_abs())))
+    }
+
+    /// Waits until nobody is served any more: this member stops, or was removed and learns of
+    /// nothing.
+    pub(super) async fn is_over(&self) -> EtcdError {
+        let serving = self.door.serving();
+        let mut status = serving.node.status_changes();
+        tokio::select! {
+            () = serving.stop.cancelled() => {}
+            // That nobody says so any more is the end too.
+            () = async { status.wait_for(|now| now.removed).await.map_or((), drop) } => {}
+        }
+        EtcdError::Stopped
     }
 
     /// What a contender waits for: the end of the key before its own, or of its own; `None`: nobody
@@ -237,12 +296,19 @@ impl Contests {
         request: RangeRequest,
         call: &Call,
     ) -> Result<RangeResponse, Status> {
+        self.find_held(request, call).await.map(|(found, _)| found)
+    }
+
+    /// The same, with what the answer takes of the memory for answers.
+    pub(super) async fn find_held(
+        &self,
+        request: RangeRequest,
+        call: &Call,
+    ) -> Result<(RangeResponse, Held), Status> {
         let range = Arc::new(Range::new(&request)?);
         let patience = self.door.limits().request_timeout();
         let found = self.door.range(&range, &call.caller.source, patience).await;
-        found
-            .map(|(found, _)| found)
-            .map_err(|it| by_way_of_a_client(&it))
+        found.map_err(|it| by_way_of_a_client(&it))
     }
 
     /// Has this member be as far as that.

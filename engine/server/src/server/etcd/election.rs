@@ -1,9 +1,8 @@
 //! etcd's `Election` service.
 
-use std::collections::VecDeque;
+use std::convert::Infallible;
 
 use bytes::Bytes;
-use dengine_etcd::EtcdError;
 use dengine_etcd::contest::{
     Contender, Contest, ContestError, by_way_of_a_client, only, watch_key,
 };
@@ -16,15 +15,13 @@ use dengine_etcd::v3electionpb::{
     ProclaimResponse, ResignRequest, ResignResponse,
 };
 use dengine_kv::{Event, EventKind};
-use futures::stream;
-use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::contests::{Call, Claim, Contests, revision, watched};
 use super::door::ServedBy;
 use crate::server::gate::Kind;
-use crate::server::serving::Caller;
-use crate::server::watch::{Lost, Tail};
+use crate::server::serving::{Caller, counted};
+use crate::server::watch::{Lost, Responses, Tail, Teller};
 
 /// Serves elections.
 pub(super) struct ElectionService {
@@ -75,7 +72,7 @@ impl Contests {
     }
 }
 
-/// Follows who leads, for a client that is told. Each time that the client wants more, it goes on.
+/// Follows who leads, for a client that is told.
 struct Observer {
     contests: Contests,
     election: Contest,
@@ -85,23 +82,26 @@ struct Observer {
     has_leader: bool,
     /// Which key with which change the client was told last.
     told: Option<(Bytes, i64)>,
-    /// What the client is told next.
-    news: VecDeque<LeaderResponse>,
+    out: Teller<LeaderResponse>,
 }
 
 impl Observer {
-    /// What the client is told next.
-    async fn next(mut self) -> Result<Option<(LeaderResponse, Self)>, Status> {
-        let stop = self.contests.door.serving().stop.clone();
-        loop {
-            if let Some(response) = self.news.pop_front() {
-                return Ok(Some((response, self)));
+    /// Tells until either side ends it; returns why it does.
+    async fn run(mut self) -> Status {
+        let contests = self.contests.clone();
+        let told = async {
+            self.look(false).await?;
+            loop {
+                let events = self.tail.next().await;
+                self.see(events).await?;
             }
-            let events = tokio::select! {
-                events = self.tail.next() => events,
-                () = stop.cancelled() => return Err(EtcdError::Stopped.into()),
-            };
-            self.see(events).await?;
+        };
+        let ended: Result<Infallible, Status> = tokio::select! {
+            ended = told => ended,
+            over = contests.is_over() => Err(over.into()),
+        };
+        match ended {
+            Err(status) => status,
         }
     }
 
@@ -115,7 +115,7 @@ impl Observer {
                 return self.look(true).await;
             }
             let header = self.contests.door.header().at(event.kv.mod_revision);
-            self.tell(header, key_value(event.kv));
+            self.tell(header, key_value(event.kv)).await?;
         }
         Ok(())
     }
@@ -136,20 +136,27 @@ impl Observer {
         };
         self.tail.turn_to([watched(&watch)?]);
         self.has_leader = leader.is_some();
-        if let Some(leader) = leader {
-            self.tell(header, leader);
+        match leader {
+            Some(leader) => self.tell(header, leader).await,
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Has the client told, unless that was what it was told last.
-    fn tell(&mut self, header: Option<ResponseHeader>, leader: KeyValue) {
+    async fn tell(
+        &mut self,
+        header: Option<ResponseHeader>,
+        leader: KeyValue,
+    ) -> Result<(), Status> {
         let told = Some((leader.key.clone(), leader.mod_revision));
-        if self.told != told {
-            self.told = told;
-            let kv = Some(leader);
-            self.news.push_back(LeaderResponse { header, kv });
+        if self.told == told {
+            return Ok(());
         }
+        self.told = told;
+        let bytes = size_of::<LeaderResponse>() + leader.key.len() + leader.value.len();
+        let kv = Some(leader);
+        let response = LeaderResponse { header, kv };
+        self.out.tell(response, bytes).await
     }
 }
 
@@ -209,37 +216,41 @@ impl Election for ElectionService {
         contests.door.admit(request.metadata(), ServedBy::Voters)?;
         let call = Call::of(&request);
         let election = Contest::new(&request.get_ref().name);
-        let find = contests.find(election.first(), &call);
+        let find = contests.find_held(election.first(), &call);
         let gate = &contests.door.serving().gate;
         let passed = gate.pass("EtcdLeader", Kind::Read, &call.caller.source, find);
         let found = passed.await;
         let found = found.map_err(|it| by_way_of_a_client(&contests.door.in_etcds_words(&it)))?;
+        let (found, held) = found;
         let header = found.header;
         let leader = only(found).ok_or(ContestError::NoLeader)?;
-        Ok(Response::new(LeaderResponse {
-            header,
-            kv: Some(leader),
-        }))
+        let kv = Some(leader);
+        Ok(counted((LeaderResponse { header, kv }, Some(held))))
     }
 
-    type ObserveStream = BoxStream<LeaderResponse>;
+    type ObserveStream = Responses<LeaderResponse>;
 
     async fn observe(&self, request: Request<LeaderRequest>) -> Answer<Self::ObserveStream> {
         let contests = &self.contests;
         contests.door.admit(request.metadata(), ServedBy::Voters)?;
         let call = Call::of(&request);
-        let mut observer = Observer {
-            tail: contests.tail(&call)?,
+        let tail = contests.tail(&call)?;
+        let counted_by = tail.counted_by();
+        let (out, told) = tail.teller();
+        let observer = Observer {
+            tail,
             contests: contests.clone(),
             election: Contest::new(&request.get_ref().name),
             call,
             has_leader: false,
             told: None,
-            news: VecDeque::new(),
+            out,
         };
-        observer.look(false).await?;
-        let told = stream::try_unfold(observer, Observer::next);
-        Ok(Response::new(Box::pin(told)))
+        let on = observer.call.on();
+        let told = told.until(&on, observer.run());
+        let mut response: Response<Self::ObserveStream> = Response::new(told);
+        response.extensions_mut().insert(counted_by);
+        Ok(response)
     }
 
     /// Also of one that leads no more: there is nothing left to do.

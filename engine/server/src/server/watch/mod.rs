@@ -47,7 +47,7 @@ use crate::connections::Share;
 use crate::memory::{self, Use};
 use crate::node::Node;
 
-pub(super) use self::tail::{Lost, Tail};
+pub(super) use self::tail::{Lost, Tail, Teller};
 
 /// How often a stream looks after itself: progress, and whether the member still takes part.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -3,19 +3,28 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dengine_kv::watch::{Addressed, Delivery, WatchSet, WatchSpec, Work};
 use dengine_kv::{ChangesQuery, Event};
 use dengine_types::Revision;
-use tokio::sync::watch;
+use futures::{StreamExt as _, stream};
+use metrics::counter;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::backlog::Backlog;
+use super::backlog::{Backlog, Held};
 use super::hub::PageError;
-use super::{OPEN_BYTES, WatchService, WatchShared, no_stream};
+use super::{OPEN_BYTES, Responses, WatchService, WatchShared, no_stream};
 use crate::connections::{Connection, give_way};
+use crate::server::bodies::CountedBy;
 use crate::server::places::{self, Place};
 use crate::server::turns::Whose;
+use crate::telemetry::metrics as names;
+
+/// Messages that wait for the client besides the one that is sent.
+const QUEUED_MESSAGES: usize = 1;
 
 /// A few watches of one call. It counts as a stream of watches.
 pub(in crate::server) struct Tail {
@@ -61,7 +70,81 @@ impl WatchService {
     }
 }
 
+/// Tells the client of a call what its watches found, as far as it reads.
+pub(in crate::server) struct Teller<T> {
+    out: mpsc::Sender<(T, Held)>,
+    backlog: Arc<Backlog>,
+    patience: Duration,
+}
+
+/// What the client of a call is told.
+pub(in crate::server) struct Told<T>(mpsc::Receiver<(T, Held)>);
+
+impl<T> Teller<T> {
+    /// Queues a message that takes so many bytes, as soon as there is room.
+    ///
+    /// # Errors
+    /// The client reads nothing, or is gone.
+    pub(in crate::server) async fn tell(&self, message: T, bytes: usize) -> Result<(), Status> {
+        let held = self.backlog.unread(bytes);
+        tokio::select! {
+            biased;
+            sent = self.out.send((message, held)) => return sent.map_err(|_| gone()),
+            () = self.backlog.given_up() => {}
+            () = self.backlog.overdue(self.patience) => {}
+        }
+        counter!(names::WATCH_STREAMS_SHED_TOTAL).increment(1);
+        Err(Status::unavailable(
+            "the client of this stream does not read what it is told; begin again",
+        ))
+    }
+}
+
+/// Nobody reads it.
+fn gone() -> Status {
+    Status::cancelled("the client is gone")
+}
+
+impl<T: Send + 'static> Told<T> {
+    /// A stream of it that ends with what `telling` returns. That is done on the thread of the
+    /// connection, and no longer than the client listens.
+    pub(in crate::server) fn until(
+        self,
+        on: &Connection,
+        telling: impl Future<Output = Status> + Send + 'static,
+    ) -> Responses<T> {
+        let (mut last, words) = oneshot::channel();
+        on.spawn(async move {
+            let status = tokio::select! {
+                status = telling => status,
+                () = last.closed() => return,
+            };
+            // Nobody listens any more: nothing is left to say.
+            let _ = last.send(status);
+        });
+        let last_words = stream::once(words).flat_map(|it| stream::iter(it.ok().map(Err)));
+        let told = ReceiverStream::new(self.0).map(|(message, _held)| Ok(message));
+        Box::pin(told.chain(last_words))
+    }
+}
+
 impl Tail {
+    /// By what the messages count that wait in the connection.
+    pub(in crate::server) fn counted_by(&self) -> CountedBy {
+        CountedBy(Arc::clone(&self.backlog) as _)
+    }
+
+    /// A way to tell the client.
+    pub(in crate::server) fn teller<T>(&self) -> (Teller<T>, Told<T>) {
+        let (out, told) = mpsc::channel(QUEUED_MESSAGES);
+        let teller = Teller {
+            out,
+            backlog: Arc::clone(&self.backlog),
+            patience: self.shared.limits.stream_stall_timeout(),
+        };
+        (teller, Told(told))
+    }
+
     /// Watches something else from now on: these, each from its first revision on.
     pub(in crate::server) fn turn_to(
         &mut self,

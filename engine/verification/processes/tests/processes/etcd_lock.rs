@@ -235,6 +235,28 @@ async fn who_no_longer_waits_leaves_no_key() {
     waits.await.unwrap().unwrap();
 }
 
+/// It may come again at once, with the same lease: its key must not go then.
+#[tokio::test]
+async fn who_cannot_wait_has_left_once_it_is_told() {
+    let cluster = Cluster::form_with(1, |member| {
+        member.serve_etcd();
+        member.add_args(["--max-watch-streams-per-connection", "1"]);
+    })
+    .await;
+    let mut one = EtcdClient::of(&cluster.members[0]).await;
+    let mut other = EtcdClient::of(&cluster.members[0]).await;
+    let (lease, others) = (one.grant(LONG).await, other.grant(LONG).await);
+    let held = one.lock("l", lease).await.unwrap();
+    let name = LeaderRequest { name: "e".into() };
+    let told = other.election.observe(name).await.unwrap();
+    refused(
+        other.lock("l", others).await,
+        "etcdserver: too many requests",
+    );
+    assert_eq!(one.keys("l/").await, [held.key]);
+    drop(told);
+}
+
 #[tokio::test]
 async fn a_lock_outlives_the_leader() {
     let mut cluster = cluster().await;
