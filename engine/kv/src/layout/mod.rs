@@ -151,8 +151,8 @@ pub struct MachineState {
     pub sessions: u64,
     /// How many leases there are.
     pub leases: u64,
-    /// The revision of the store when it was empty. 1 so far; the room is for states that are
-    /// imported with their revisions.
+    /// The revision of the store when it was empty: 1, unless the cluster takes the place of
+    /// another.
     pub first_revision: Revision,
 }
 
