@@ -59,6 +59,7 @@ use dengine_types::{ClusterId, Index, LeaseId, MemberId, NUMBER_MAX, Revision, T
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, LeaderHint, RequestError, StartError};
@@ -328,12 +329,12 @@ impl Node {
     }
 
     /// Merges the whole state of this member, beside what else it does: afterwards nothing in it
-    /// takes space that was deleted or overwritten.
+    /// takes space that was deleted or overwritten. It ends soon after `stop` is cancelled.
     ///
     /// # Errors
     /// [`RequestError::Refused`]: what it takes is not free.
-    pub(crate) async fn merge_state(&self) -> Result<(), RequestError> {
-        self.unless_stopped(self.running()?.merge_state().await)
+    pub(crate) async fn merge_state(&self, stop: CancellationToken) -> Result<(), RequestError> {
+        self.unless_stopped(self.running()?.merge_state(stop).await)
     }
 
     /// Makes this empty member the first voter of a new cluster. Idempotent.

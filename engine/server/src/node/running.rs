@@ -60,6 +60,8 @@ pub(super) struct OwnState {
     pub(super) flusher: Flusher<RocksStore>,
     /// What tells when it is closed.
     pub(super) store: OpenStore,
+    /// Held by whoever merges all of it: the end of the member waits for that.
+    pub(super) merging: Arc<Mutex<()>>,
 }
 
 /// What those need who let peers in.
@@ -164,12 +166,23 @@ impl Running {
         Ok(index)
     }
 
-    /// Merges the whole state, so that nothing in it takes space that was deleted or overwritten.
-    pub(super) async fn merge_state(&self) -> Result<(), RequestError> {
+    /// Merges the whole state, so that nothing in it takes space that was deleted or overwritten:
+    /// up to the end, or to that of the member, or soon after `stop` is cancelled.
+    pub(super) async fn merge_state(&self, stop: CancellationToken) -> Result<(), RequestError> {
         let storage = |error: &dyn Display| RequestError::Storage(error.to_string());
         let free_bytes = self.space.free_bytes_now().map_err(|it| storage(&it))?;
         let flusher = self.state.flusher.clone();
-        let merge = move || flusher.with_store(|store| store.merge_all(free_bytes));
+        let merging = Arc::clone(&self.state.merging);
+        let merge = move || {
+            // Held too if one before has panicked.
+            let held = merging.lock();
+            let merged =
+                flusher.with_store(|store| store.merge_all(free_bytes, || !stop.is_cancelled()));
+            // First: it may be the last that has the store open.
+            drop(flusher);
+            drop(held);
+            merged
+        };
         let merged = tokio::task::spawn_blocking(merge).await;
         match merged.map_err(|it| storage(&it))? {
             Ok(true) => Ok(()),
@@ -352,11 +365,12 @@ impl Running {
         Ok(answer)
     }
 
-    /// Ends the threads and waits for them.
+    /// Ends the threads, and a merge of the state, and waits for them.
     pub(super) async fn stop(&self) {
         self.ask_to_stop();
         let threads = self.take_threads();
-        tokio::task::spawn_blocking(move || join(threads))
+        let merging = Arc::clone(&self.state.merging);
+        tokio::task::spawn_blocking(move || join(threads, &merging))
             .await
             .expect("joining does not panic and is not cancelled");
     }
@@ -379,15 +393,17 @@ impl Drop for Running {
     /// RocksDB, whose globals are gone.
     fn drop(&mut self) {
         self.ask_to_stop();
-        join(self.take_threads());
+        join(self.take_threads(), &self.state.merging);
     }
 }
 
-fn join(threads: Vec<JoinHandle<()>>) {
+fn join(threads: Vec<JoinHandle<()>>, merging: &Mutex<()>) {
     for thread in threads {
         // A panic was reported as fatal when it happened.
         let _ = thread.join();
     }
+    // A merge that begins after this finds the store's patience ended, and merges nothing.
+    drop(merging.lock());
 }
 
 /// What a write holds until it is answered: its place, and its bytes.

@@ -216,6 +216,7 @@ impl<'a> Parts<'a> {
                 reader: self.machine.reader(),
                 flusher: self.machine.flusher(),
                 store,
+                merging: Arc::default(),
             },
             peers: FromPeers {
                 membership: self.members.clone(),

@@ -18,6 +18,7 @@ use rocksdb::{
     SstFileWriter, properties as named,
 };
 
+use super::pieces::bounds;
 use super::rocks::{MERGE_BYTES, RocksStore, failed};
 
 /// Behind all records, and never one itself.
@@ -26,8 +27,6 @@ const BEHIND_ALL: [u8; 32] = [0xff; 32];
 const SMALL_FILE: &str = "small.dbtmp";
 /// For less it is not worth to read and write everything.
 const WORTH_BYTES: u64 = 16 << 20;
-/// So many of the last level, with what is above them.
-const FILES_AT_ONCE: usize = 16;
 /// What is to be left for others while it merges.
 const SPARED_BYTES: u64 = 16 << 20;
 
@@ -110,7 +109,7 @@ impl RocksStore {
             self.merge_a_small_file(&files)?;
             return Ok(Reclaimed::NotYet);
         }
-        if !self.merge(&files) {
+        if !self.merge(&files, || true) {
             return Ok(Reclaimed::NotYet);
         }
         if self.failures_now() != before {
@@ -125,17 +124,21 @@ impl RocksStore {
     }
 
     /// Merges everything, whatever that gives back. Whether it came to the end, which it does not
-    /// once the store is to be closed.
+    /// once the store is to be closed, or it is wanted no more.
     ///
     /// # Errors
     /// So much is not free.
-    pub(crate) fn merge_all(&self, free_bytes: u64) -> Result<bool, StoreError> {
+    pub(crate) fn merge_all(
+        &self,
+        free_bytes: u64,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<bool, StoreError> {
         let files = self.files()?;
         let before = self.failures_now();
         if !Records::of(&files).fit(free_bytes, self.write_buffer_bytes()) {
             return Err(no_space());
         }
-        let is_whole = self.merge(&files);
+        let is_whole = self.merge(&files, is_wanted);
         match self.failures_now() == before {
             true => Ok(is_whole),
             false => Err(no_space()),
@@ -143,10 +146,10 @@ impl RocksStore {
     }
 
     /// Merges everything, beside what else is merged. Whether it came to the end.
-    fn merge(&self, files: &[LiveFile]) -> bool {
+    fn merge(&self, files: &[LiveFile], is_wanted: impl Fn() -> bool) -> bool {
         let mut begin = None;
         for end in bounds(files).into_iter().map(Some).chain([None]) {
-            if self.patience().has_ended() {
+            if self.patience().has_ended() || !is_wanted() {
                 return false;
             }
             let (from, to) = (begin.as_deref(), end.as_deref());
@@ -241,19 +244,6 @@ fn remove(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Where to look up whether to go on: nobody can end a merge that a member waits for when it stops.
-fn bounds(files: &[LiveFile]) -> Vec<Vec<u8>> {
-    let last = files
-        .iter()
-        .map(|file| file.level)
-        .max()
-        .unwrap_or_default();
-    let files = files.iter().filter(|file| file.level == last && last > 0);
-    let mut starts: Vec<_> = files.filter_map(|file| file.start_key.clone()).collect();
-    starts.sort_unstable();
-    starts.into_iter().step_by(FILES_AT_ONCE).skip(1).collect()
-}
-
 fn beside_others() -> CompactOptions {
     let mut options = CompactOptions::default();
     options.set_exclusive_manual_compaction(false);
@@ -266,6 +256,7 @@ mod tests {
     use dengine_kv::store::WriteBatch;
 
     use super::super::RocksOptions;
+    use super::super::pieces::tests::file;
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -301,16 +292,7 @@ mod tests {
 
     #[test]
     fn level_0_is_merged_with_the_first_level_below() {
-        let file = |level, mib: usize| LiveFile {
-            column_family_name: String::new(),
-            name: String::new(),
-            size: mib << 20,
-            level,
-            start_key: None,
-            end_key: None,
-            num_entries: 0,
-            num_deletions: 0,
-        };
+        let file = |level, mib| file(level, mib, "");
         let records = Records::of(&[file(0, 100), file(5, 50), file(5, 50), file(6, 1_000)]);
         assert_eq!(records.merge_bytes, 200 * MIB);
         assert_eq!(records.bytes, 1_200 * MIB);
@@ -415,14 +397,16 @@ mod tests {
         store.flush().expect("flush");
         let before = bytes_of(&store.files().unwrap());
         assert_eq!(store.reclaim(1 << 40), Ok(Reclaimed::Nothing));
-        assert_eq!(store.merge_all(MERGE_BYTES), Err(no_space()));
+        assert_eq!(store.merge_all(MERGE_BYTES, || true), Err(no_space()));
         assert_eq!(bytes_of(&store.files().unwrap()), before);
-        assert_eq!(store.merge_all(1 << 40), Ok(true));
+        assert_eq!(store.merge_all(1 << 40, || false), Ok(false));
+        assert_eq!(bytes_of(&store.files().unwrap()), before);
+        assert_eq!(store.merge_all(1 << 40, || true), Ok(true));
         let after = bytes_of(&store.files().unwrap());
         assert!(after < before / 2 + MIB / 4, "{after} of {before}");
         assert!(store.get(&31u32.to_be_bytes()).unwrap().is_none());
         assert!(store.get(&32u32.to_be_bytes()).unwrap().is_some());
         store.watch().end_patience();
-        assert_eq!(store.merge_all(1 << 40), Ok(false));
+        assert_eq!(store.merge_all(1 << 40, || true), Ok(false));
     }
 }

@@ -101,14 +101,18 @@ impl Maintenance for MaintenanceService {
         let place = Arc::clone(&self.merges).try_acquire_owned();
         let place = place.map_err(|_| EtcdError::TooManyRequests)?;
         let serving = self.door.serving();
-        let node = serving.node.clone();
-        // It goes on when its caller leaves, and so does its place.
+        let (node, stop) = (serving.node.clone(), serving.stop.clone());
+        // It goes on when its caller leaves, and so does its place; once the member stops, it ends
+        // after the piece that it merges, and nobody waits here for that.
         let merging = serving.detach(async move {
-            let merged = node.merge_state().await;
+            let merged = node.merge_state(stop).await;
             drop(place);
             merged
         });
-        let merged = merging.await.map_err(|_| EtcdError::Stopped)?;
+        let merged = tokio::select! {
+            merged = merging => merged.map_err(|_| EtcdError::Stopped)?,
+            () = serving.stop.cancelled() => return Err(EtcdError::Stopped.into()),
+        };
         match merged {
             Ok(()) => Ok(Response::new(DefragmentResponse::default())),
             Err(RequestError::Refused(_)) => Err(EtcdError::NoSpace.into()),
