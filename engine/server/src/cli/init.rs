@@ -124,10 +124,12 @@ impl Init {
         match known[..] {
             [] => {}
             [cluster_id] => {
+                ensure!(
+                    first_revision == 1,
+                    "cluster {cluster_id} exists already, and its first revision can't be changed: \
+                     leave --first-revision out"
+                );
                 say(&format!("cluster {cluster_id}: exists already"));
-                if first_revision != 1 {
-                    say("--first-revision says nothing to a cluster that exists");
-                }
                 return Ok(cluster_id);
             }
             _ => {
