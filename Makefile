@@ -124,9 +124,10 @@ older: setup-dengine ## a cluster of an older commit, upgraded member by member 
 	@DENGINE_OLDER_PROGRAM=$(OLDER)/dengine-$(FROM) DENGINE_OLDER_NAME=$(FROM) DENGINE_OLDER_FOLDERS=$(abspath $(or $(FOLDERS),$(OLDER)/folders)) \
 	  $(CARGO_TEST) --test processes -- --ignored older::
 
-# What is compared unless LEFT= and RIGHT= name other systems; $(1): which etcd.
-DIFFER = $(CARGO_TARGET_DIR)/release/etcd-differ \
-  --left $(or $(LEFT),etcd=$$($(CARGO_TARGET_DIR)/release/dengine-e2e etcd $(1))) --right $(or $(RIGHT),dengine=$(CARGO_TARGET_DIR)/release/dengine)
+# What is compared unless LEFT= and RIGHT= name other systems; $(1): which etcd. Its path is assigned first: as a part
+# of an argument, its failure would be nobody's.
+DIFFER = $(if $(LEFT),,etcd=$$($(CARGO_TARGET_DIR)/release/dengine-e2e etcd $(1)) &&) $(CARGO_TARGET_DIR)/release/etcd-differ \
+  --left $(or $(LEFT),etcd=$$etcd) --right $(or $(RIGHT),dengine=$(CARGO_TARGET_DIR)/release/dengine)
 etcd-differ: setup-bench ## random calls of the etcd API on etcd and on DEngine, compared (DURATION=60 seconds, SEED=, MEMBERS=1|3, WITH=leases,alarms, ETCD_VERSION=3.6.16|3.7.3, REPLAY=FILE; LEFT=, RIGHT= other systems: etcd=PROGRAM, dengine=PROGRAM or addresses)
 	@$(BUILD)
 	@$(call DIFFER,$(ETCD_VERSION:%=--etcd-version %)) $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(DURATION),60)) \

@@ -5,7 +5,7 @@
 #   lint, bench dengine, and Go: to format it, to build etcd
 #   torture     dengine, and network namespaces
 #   kubernetes  everything for a local Kubernetes (the default); with E2E_USE_CURRENT_CONTEXT=1, for that of kubectl
-#   test        torture and kubernetes
+#   test        torture and kubernetes, and Go: to build etcd
 # Every check does in small what the build will do. What is missing is installed (Debian, as root) or named.
 # Ends with 0 when all of it works, and otherwise with 1 and the reason on standard error.
 set -eu
@@ -58,7 +58,7 @@ case $purpose in
   lint | bench) go=yes ;;
   torture) torture ;;
   kubernetes) kubernetes ;;
-  test) torture && kubernetes ;;
+  test) torture && kubernetes && go=yes ;;
   *) echo "unknown purpose $purpose: dengine, images, lint, bench, torture, kubernetes or test" >&2; exit 1 ;;
 esac
 needs=$(printf '%s\n' $needs | awk '!seen[$0]++')

@@ -119,7 +119,7 @@ impl AdminClient {
     /// The same, with the revision that the empty store is to have.
     ///
     /// # Errors
-    /// Those of [`bootstrap`](Self::bootstrap).
+    /// Those of [`bootstrap`](Self::bootstrap), and `Refused` if the cluster began at another one.
     pub async fn bootstrap_with(
         &self,
         bootstrap: v1::BootstrapRequest,

@@ -72,10 +72,7 @@ impl<S: Store> StateMachine<S> {
         if planted!(SessionsLostOnRestart) {
             forget_sessions(&store)?;
         }
-        let state = store
-            .get(STATE_KEY)?
-            .ok_or_else(|| StoreError::Corrupt("the state record is missing".to_owned()))?;
-        let state = decode_state(&state)?;
+        let state = read_state(&store)?;
         if state.format != format {
             return Err(StoreError::Corrupt(format!(
                 "the state record is of format {}, and the store of format {format}",
@@ -408,6 +405,14 @@ impl<S> SharedState<S> {
         self.revision.store(state.revision.0, order);
         self.applied_index.store(state.applied_index.0, order);
     }
+}
+
+/// The state as of the last batch that was written.
+pub(super) fn read_state<S: Store>(store: &S) -> Result<MachineState, StoreError> {
+    let record = store
+        .get(STATE_KEY)?
+        .ok_or_else(|| StoreError::Corrupt("the state record is missing".to_owned()))?;
+    decode_state(&record)
 }
 
 /// Initializes an empty store. Returns its format.

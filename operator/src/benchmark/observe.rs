@@ -411,22 +411,31 @@ async fn target(context: &Context, benchmark: &Benchmark) -> Result<Target, kube
 /// Whether a cluster can be measured, with calls that travel so.
 fn readiness(cluster: DEngineCluster, wire: Option<Wire>) -> Target {
     let name = cluster.name_any();
+    let asks_for_etcd = wire == Some(Wire::Etcd);
     let serves_etcd = cluster.spec.etcd.is_some_and(|etcd| etcd.enabled);
-    if wire == Some(Wire::Etcd) && !serves_etcd {
+    if asks_for_etcd && !serves_etcd {
         return Target::NotReady(format!(
             "cluster {name} does not serve etcd's API, which spec.wire asks for: set \
              spec.etcd.enabled of the cluster to true, or take another wire"
         ));
     }
-    let conditions = cluster.status.unwrap_or_default().conditions;
-    if is_true(&conditions, types::READY) {
-        return Target::Ready;
+    let status = cluster.status.unwrap_or_default();
+    if !is_true(&status.conditions, types::READY) {
+        let mut conditions = status.conditions.into_iter();
+        let ready = conditions.find(|condition| condition.type_ == types::READY);
+        let message = ready.map_or_else(|| "its status is not known yet".to_owned(), |c| c.message);
+        return Target::NotReady(format!("cluster {name} is not Ready: {message}"));
     }
-    let ready = conditions
-        .into_iter()
-        .find(|condition| condition.type_ == types::READY);
-    let message = ready.map_or_else(|| "its status is not known yet".to_owned(), |c| c.message);
-    Target::NotReady(format!("cluster {name} is not Ready: {message}"))
+    // Ready may have been said of the spec before this one, and members of that one serve.
+    let is_as_specified = status.observed_generation == cluster.metadata.generation
+        && is_true(&status.conditions, types::MEMBERS_UPDATED);
+    if asks_for_etcd && !is_as_specified {
+        return Target::NotReady(format!(
+            "not every member of cluster {name} is known to run what its spec says now, so that \
+             some may not serve etcd's API"
+        ));
+    }
+    Target::Ready
 }
 
 fn view(job: &v1::Job) -> Job {
@@ -472,15 +481,8 @@ mod tests {
 
     #[test]
     fn etcds_api_is_measured_where_it_is_served() {
-        let ready = "{conditions: [{type: Ready, status: 'True', reason: Ready, message: '', \
-                     lastTransitionTime: '2026-05-02T03:00:00Z'}]}";
-        let target = |spec: &str, wire| {
-            let mut cluster = DEngineCluster::new("demo", serde_saphyr::from_str(spec).unwrap());
-            cluster.status = serde_saphyr::from_str(ready).unwrap();
-            readiness(cluster, wire)
-        };
-        let served = "{etcd: {enabled: true}}";
-        assert_eq!(target(served, Some(Wire::Etcd)), Target::Ready);
+        let target = |spec, wire| readiness(ready_cluster(spec, "True", 2), wire);
+        assert_eq!(target(SERVES_ETCD, Some(Wire::Etcd)), Target::Ready);
         for wire in [None, Some(Wire::Pipelined), Some(Wire::Unary)] {
             assert_eq!(target("{}", wire), Target::Ready, "{wire:?}");
         }
@@ -490,6 +492,40 @@ mod tests {
             };
             assert!(why.contains("set spec.etcd.enabled"), "{why}");
         }
+    }
+
+    /// One apply may turn it on and make the benchmark, and members serve all the while.
+    #[test]
+    fn etcds_api_is_not_measured_before_every_member_was_told_to_serve_it() {
+        for (updated, observed) in [("True", 1), ("False", 2), ("Unknown", 2)] {
+            let cluster = || ready_cluster(SERVES_ETCD, updated, observed);
+            let Target::NotReady(why) = readiness(cluster(), Some(Wire::Etcd)) else {
+                panic!("{updated} of {observed}")
+            };
+            assert!(why.contains("what its spec says now"), "{why}");
+            assert_eq!(readiness(cluster(), None), Target::Ready, "by any other");
+        }
+    }
+
+    const SERVES_ETCD: &str = "{etcd: {enabled: true}}";
+
+    /// A cluster of generation 2 whose status is that of `observed`.
+    fn ready_cluster(spec: &str, updated: &str, observed: i64) -> DEngineCluster {
+        let condition = |type_: &str, status: &str| {
+            format!(
+                "{{type: {type_}, status: '{status}', reason: Told, message: '', \
+                 lastTransitionTime: '2026-05-02T03:00:00Z'}}"
+            )
+        };
+        let status = format!(
+            "{{observedGeneration: {observed}, conditions: [{}, {}]}}",
+            condition(types::READY, "True"),
+            condition(types::MEMBERS_UPDATED, updated)
+        );
+        let mut cluster = DEngineCluster::new("demo", serde_saphyr::from_str(spec).unwrap());
+        cluster.metadata.generation = Some(2);
+        cluster.status = serde_saphyr::from_str(&status).unwrap();
+        cluster
     }
 
     #[test]

@@ -35,8 +35,9 @@ pub use leases::{
 };
 
 /// The newest format that this program reads, and the one that it writes once a command of
-/// [`CommandVersion::V4`](crate::CommandVersion::V4) is applied: a program that does not read this
-/// format could not apply that command either.
+/// [`CommandVersion::V4`](crate::CommandVersion::V4) is applied, or the first entry of a cluster
+/// that begins at another revision than 1: a program that does not read this format could not apply
+/// either.
 pub const FORMAT_VERSION: u32 = 4;
 /// The format of a state to which only older commands were applied.
 pub const FORMAT_OLDEST: u32 = 3;

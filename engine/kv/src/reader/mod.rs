@@ -32,7 +32,7 @@ use dengine_planted::planted;
 use dengine_types::{Index, Revision};
 
 use super::key_cache::KeyCacheUsage;
-use super::machine::SharedState;
+use super::machine::{SharedState, read_state};
 use super::scan::{Found, Scan, Seen, find};
 use super::store::{Scope, Store, StoreError};
 use super::{KeyRange, KeyValue};
@@ -282,6 +282,17 @@ impl<S: Store> Reader<S> {
             kvs: page.kvs,
             more: page.more,
         })
+    }
+
+    /// The revision that the store had when it was empty: what the first entry says, and 1 before
+    /// that is applied. Read from the store each time, for it is hardly ever asked for.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails or is damaged.
+    pub fn first_revision(&self) -> Result<Revision, StoreError> {
+        let state = self.shared.reported(read_state(&self.shared.store))?;
+        Ok(state.first_revision)
     }
 
     #[must_use]

@@ -383,6 +383,7 @@ fn a_cluster_begins_at_the_revision_that_it_is_told() {
     const FIRST: u64 = 1_000_000_000;
     let store = MemoryStore::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
+    assert_eq!(machine.reader().first_revision(), Ok(Revision(1)));
     let entries = [
         change_entry(1, beginning_at(FIRST)),
         command_entry(2, put("a", "1")),
@@ -397,6 +398,7 @@ fn a_cluster_begins_at_the_revision_that_it_is_told() {
     drop(machine);
     let machine = StateMachine::open(store).expect("open again");
     let reader = machine.reader();
+    assert_eq!(reader.first_revision(), Ok(Revision(FIRST)));
     assert_eq!(reader.logical_hash().expect("hash"), hash);
     let at = |revision| reader.get(&bytes("a"), Some(Revision(revision)));
     assert_eq!(at(FIRST).expect("it is empty there").1, None);

@@ -42,6 +42,7 @@ pub(super) struct InitArgs {
 
     /// The revision of the empty store, for a cluster that takes the place of another one whose
     /// clients remember its revisions: above all of them. Earlier ones are answered as compacted.
+    /// With another one than 1, no member can ever run a release that does not know this flag.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = revision())]
     first_revision: u64,
 
@@ -124,10 +125,12 @@ impl Init {
         match known[..] {
             [] => {}
             [cluster_id] => {
+                ensure!(
+                    first_revision == 1,
+                    "cluster {cluster_id} exists already, and its first revision can't be changed: \
+                     leave --first-revision out"
+                );
                 say(&format!("cluster {cluster_id}: exists already"));
-                if first_revision != 1 {
-                    say("--first-revision says nothing to a cluster that exists");
-                }
                 return Ok(cluster_id);
             }
             _ => {

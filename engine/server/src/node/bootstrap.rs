@@ -1,13 +1,20 @@
 //! The log of a member that begins a cluster, or joins one.
 
+use std::time::Duration;
+
 use dengine_data_dir::{DataDir, Identity};
 use dengine_kv::Member;
 pub(super) use dengine_raft::replica::FIRST_MEMBER;
 use dengine_raft::replica::first_batch;
-use dengine_types::{ClusterId, Revision};
+use dengine_types::{ClusterId, Index, Revision};
+use tokio::time::timeout;
 
+use super::Node;
 use crate::config::Config;
-use crate::error::StartError;
+use crate::error::{RequestError, StartError};
+
+/// The first entry is committed when it is written, so it is applied within moments.
+const FIRST_ENTRY_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn first_member(config: &Config, folder_id: &str) -> Member {
     Member {
@@ -56,12 +63,54 @@ pub(super) fn make_empty_log(
     Ok(())
 }
 
+impl Node {
+    /// Refuses another first revision than the one that an earlier call began the cluster at.
+    pub(super) async fn check_first_revision(&self, asked: Revision) -> Result<(), RequestError> {
+        let mut status = self.inner.signals.status.subscribe();
+        let applied = status.wait_for(|it| it.applied_index > Index(0));
+        if timeout(FIRST_ENTRY_TIMEOUT, applied).await.is_err() {
+            return Err(RequestError::NotServed {
+                reason: "this member has not applied its first entry yet".to_owned(),
+            });
+        }
+        let first = self
+            .reader()?
+            .first_revision()
+            .map_err(|error| RequestError::Storage(error.to_string()))?;
+        if first == asked {
+            return Ok(());
+        }
+        Err(RequestError::Refused(format!(
+            "this member's cluster began at revision {}, which can't be changed to {}",
+            first.0, asked.0
+        )))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::runtime::{Handle, Runtime};
 
     use super::super::testing;
     use super::*;
+
+    #[tokio::test]
+    async fn another_first_revision_than_the_cluster_began_at_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = testing::waiting(dir.path()).await;
+        let folder_id = node.status().folder_id;
+        let bootstrap = |first| node.bootstrap_at(ClusterId(7), &folder_id, Revision(first));
+        for again in [5, 5] {
+            assert_eq!(bootstrap(again).await.unwrap().id, FIRST_MEMBER);
+        }
+        for other in [1, 6] {
+            let Err(RequestError::Refused(why)) = bootstrap(other).await else {
+                panic!("not refused: {other}")
+            };
+            assert!(why.contains("began at revision 5"), "{why}");
+        }
+        node.shutdown().await.unwrap();
+    }
 
     /// Where it was a heavy client, the member made and sent snapshots on threads that are nicer
     /// than all others, for as long as it ran.

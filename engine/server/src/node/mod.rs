@@ -124,6 +124,15 @@ enum Stage {
     Stopped,
 }
 
+/// When a data directory records the identity that a call gives to a member.
+#[derive(Debug)]
+enum Adoption {
+    /// The call has it recorded, with the log that it prepares.
+    Now,
+    /// An earlier call did.
+    Before,
+}
+
 impl Node {
     /// Opens the data directory and starts the member: waiting if the directory is empty, otherwise
     /// with the identity that it records.
@@ -355,8 +364,8 @@ impl Node {
     /// as compacted.
     ///
     /// # Errors
-    /// Those of [`Node::bootstrap`], and [`RequestError::Invalid`] for a revision that is 0, or
-    /// above 2^62 - 1.
+    /// Those of [`Node::bootstrap`]; [`RequestError::Invalid`] for a revision that is 0, or above
+    /// 2^62 - 1; [`RequestError::Refused`] if the cluster began at another one.
     pub async fn bootstrap_at(
         &self,
         cluster_id: ClusterId,
@@ -379,10 +388,15 @@ impl Node {
             .check_texts()
             .map_err(|refusal| RequestError::Invalid(refusal.to_string()))?;
         let first = member.clone();
-        self.become_member(identity, folder_id, move |folder, config| {
-            bootstrap::write_first_entry(folder, config, cluster_id, &first, first_revision)
-        })
-        .await?;
+        let adoption = self
+            .become_member(identity, folder_id, move |folder, config| {
+                bootstrap::write_first_entry(folder, config, cluster_id, &first, first_revision)
+            })
+            .await?;
+        match adoption {
+            Adoption::Now => {}
+            Adoption::Before => self.check_first_revision(first_revision).await?,
+        }
         Ok(member)
     }
 
@@ -408,7 +422,8 @@ impl Node {
         self.become_member(identity, folder_id, move |folder, config| {
             bootstrap::make_empty_log(folder, config, identity)
         })
-        .await
+        .await?;
+        Ok(())
     }
 
     /// The members, with the leader's view of each. This member must lead, and a quorum confirms
@@ -576,13 +591,13 @@ impl Node {
         self.membership()
     }
 
-    /// Whether the data directory has yet to record this identity; `false` if it has recorded it.
+    /// When the data directory records this identity, if it may.
     fn check_adoption(
         &self,
         folder: &DataDir,
         identity: Identity,
         folder_id: &str,
-    ) -> Result<bool, RequestError> {
+    ) -> Result<Adoption, RequestError> {
         if folder_id != folder.folder_id() {
             return Err(RequestError::Refused(format!(
                 "this member's data directory has folder id {}, not {folder_id}: it was wiped or \
@@ -591,8 +606,8 @@ impl Node {
             )));
         }
         match folder.identity() {
-            None => Ok(true),
-            Some(own) if own == identity => Ok(false),
+            None => Ok(Adoption::Now),
+            Some(own) if own == identity => Ok(Adoption::Before),
             Some(own) => Err(RequestError::Refused(format!(
                 "this data directory already belongs to member {} of cluster {}",
                 own.member_id, own.cluster_id
@@ -609,19 +624,20 @@ impl Node {
         identity: Identity,
         folder_id: &str,
         prepare: impl FnOnce(&DataDir, &Config) -> Result<(), StartError> + Send + 'static,
-    ) -> Result<(), RequestError> {
+    ) -> Result<Adoption, RequestError> {
         let (node, folder_id) = (self.clone(), folder_id.to_owned());
         let work = async move {
             let mut folder = node.inner.folder.lock().await;
             let failed = |error: StartError| RequestError::Storage(error.to_string());
-            if node.check_adoption(&folder, identity, &folder_id)? {
+            let adoption = node.check_adoption(&folder, identity, &folder_id)?;
+            if matches!(adoption, Adoption::Now) {
                 prepare(&folder, &node.inner.config).map_err(failed)?;
                 folder.adopt(identity).map_err(|it| failed(it.into()))?;
             }
-            match node.is_waiting() {
-                true => node.run(&folder, identity).await.map_err(failed),
-                false => Ok(()),
+            if node.is_waiting() {
+                node.run(&folder, identity).await.map_err(failed)?;
             }
+            Ok(adoption)
         };
         match self.inner.threads.spawn(work).await {
             Ok(result) => result,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dengine_client::Error;
-use dengine_client::proto::{AddLearnerRequest, JoinRequest, Lifecycle};
+use dengine_client::proto::{AddLearnerRequest, BootstrapRequest, JoinRequest, Lifecycle};
 use dengine_data_dir::Record;
 
 use crate::harness::{Cluster, Member, becomes, scratch};
@@ -214,6 +214,30 @@ async fn bootstrap_and_join_are_idempotent_and_refuse_everything_else() {
             })
             .await,
         "member 2",
+    );
+}
+
+/// Whoever is told that it began above another cluster's revisions relies on it.
+#[tokio::test]
+async fn the_first_revision_of_a_cluster_that_exists_is_not_changed() {
+    let cluster = Cluster::start(1, |_| {});
+    let first = cluster.members[0].admin().await;
+    let folder_id = first.status().await.unwrap().folder_id;
+    let begun = first.bootstrap(7, folder_id.clone()).await.unwrap();
+    let bootstrap_at = |first_revision| {
+        first.bootstrap_with(BootstrapRequest {
+            cluster_id: 7,
+            folder_id: folder_id.clone(),
+            first_revision,
+        })
+    };
+    assert_eq!(bootstrap_at(0).await.unwrap(), begun);
+    refused(bootstrap_at(1_000_000_000).await, "began at revision 1,");
+    let output = cluster.init_with(&["--first-revision", "1000000000"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && said.contains("leave --first-revision out"),
+        "{said}"
     );
 }
 

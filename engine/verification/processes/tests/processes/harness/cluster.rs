@@ -63,7 +63,8 @@ impl Cluster {
         self.init_with(&[])
     }
 
-    fn init_with(&self, flags: &[&str]) -> Output {
+    /// The same, with further flags.
+    pub(crate) fn init_with(&self, flags: &[&str]) -> Output {
         let endpoints = self.endpoints().join(",");
         dengine()
             .args(["init", "--endpoints", &endpoints])
