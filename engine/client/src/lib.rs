@@ -113,8 +113,9 @@ pub use watch::{Event, EventKind, Watch, WatchQuery, WatchUpdate};
 #[cfg(feature = "transport")]
 pub mod proto {
     pub use dengine_protocol::v1::{
-        AddLearnerRequest, AddLearnerResponse, BootstrapResponse, HashResponse, JoinRequest,
-        JoinResponse, Lifecycle, Member, MemberProgress, MembersResponse, PromoteResponse,
-        RemoveResponse, Role, SnapshotResponse, StatusResponse, TransferLeaderResponse,
+        AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse, HashResponse,
+        JoinRequest, JoinResponse, Lifecycle, Member, MemberProgress, MembersResponse,
+        PromoteResponse, RemoveResponse, Role, SnapshotResponse, StatusResponse,
+        TransferLeaderResponse,
     };
 }
