@@ -37,7 +37,11 @@ enum Command {
     /// Build etcd, and print where it is.
     Etcd {
         /// Which one
-        #[arg(long, default_value = EtcdVersion::V3_6.number(), value_parser = bench::etcd_versions())]
+        #[arg(
+            long,
+            default_value = EtcdVersion::V3_6.number(),
+            value_parser = bench::etcd_versions()
+        )]
         etcd_version: EtcdVersion,
     },
     /// What `up` runs as PID 1 of the node.

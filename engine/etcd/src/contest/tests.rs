@@ -116,7 +116,7 @@ fn a_lease_contends_once() {
 }
 
 #[test]
-fn a_key_that_was_made_anew_is_not_the_one_that_was_lost() {
+fn a_key_that_was_made_again_is_not_the_one_that_was_lost() {
     let mut machine = Machine::with_leases(&[1]);
     let contest = Contest::new(b"n");
     let lost = machine.enter(&contest, 1, "one").contender;
@@ -124,11 +124,11 @@ fn a_key_that_was_made_anew_is_not_the_one_that_was_lost() {
     assert_eq!(machine.find(&lost.own()).unwrap().value, "two");
     assert!(machine.txn(&lost.leave()).unwrap().succeeded);
     assert_eq!(machine.find(&lost.own()), None);
-    let anew = machine.enter(&contest, 1, "three").contender;
+    let again = machine.enter(&contest, 1, "three").contender;
     assert!(!lost.is(&machine.find(&lost.own()).unwrap()));
     assert!(!machine.txn(&lost.proclaim("x".into())).unwrap().succeeded);
     assert!(!machine.txn(&lost.leave()).unwrap().succeeded);
-    assert!(anew.is(&machine.find(&anew.own()).unwrap()));
+    assert!(again.is(&machine.find(&again.own()).unwrap()));
 }
 
 #[test]

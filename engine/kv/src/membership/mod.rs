@@ -45,9 +45,9 @@ pub enum MembershipChange {
         cluster_id: ClusterId,
         /// The first member; `voter` is ignored.
         member: Member,
-        /// The revision of the empty store, 1 at least. Whoever begins a cluster in place of another
-        /// one begins above its revisions, so that clients never see one twice; what is below it
-        /// is answered as compacted.
+        /// The revision of the empty store, 1 at least. A cluster that takes the place of another
+        /// begins above its revisions, so that clients never see one twice; what is below it is
+        /// answered as compacted.
         first_revision: Revision,
     },
     /// Adds a member that receives the log but does not vote; `voter` is ignored.

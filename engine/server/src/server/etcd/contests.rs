@@ -182,8 +182,8 @@ impl Contests {
     }
 
     /// Waits until nobody is before it. If it had to, returns of when that is known; `lost` says
-    /// that its key is gone. Who cannot wait leaves before it is told so: it may come again at once,
-    /// with the same lease, and must not find a key that is about to go.
+    /// that its key is gone. Who cannot wait leaves before it is told so: it may come again at
+    /// once, with the same lease, and must not find a key that is about to go.
     pub(super) async fn wait(
         &self,
         contest: &Contest,

@@ -38,7 +38,7 @@ impl Door {
         self.change(method, &request, &caller).await.map(counted)
     }
 
-    /// Has it carried out for a caller that was admitted; with what counts the memory of the answer.
+    /// Has it carried out for a caller that was admitted; with what counts the answer's memory.
     pub(super) async fn change<M>(
         &self,
         method: &'static str,
