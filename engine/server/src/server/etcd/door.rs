@@ -96,7 +96,8 @@ impl Door {
                 Err(status)
                     if status.code() == Code::Unavailable
                         && Instant::now() < until
-                        && !self.0.stop.is_cancelled() =>
+                        && !self.0.stop.is_cancelled()
+                        && !self.0.node.status().removed =>
                 {
                     sleep(ASK_AGAIN).await;
                 }

@@ -54,7 +54,8 @@ impl Door {
         Ok((answer, ordered.held))
     }
 
-    /// Has a command ordered, and applied by this member as well.
+    /// Has a command ordered, and applied by this member as well. While nobody leads it waits: so
+    /// does etcd, and its clients do not repeat a write themselves.
     pub(super) async fn order(
         &self,
         method: &'static str,
@@ -62,7 +63,9 @@ impl Door {
         caller: &Caller,
     ) -> Result<Ordered, Status> {
         let serving = self.serving();
-        let proposed = serving.propose(forward::request(command), caller);
+        let request = forward::request(command);
+        // What is UNAVAILABLE was not ordered by anybody.
+        let proposed = self.again(|| serving.propose(request.clone(), caller));
         let passed = serving
             .gate
             .pass(method, Kind::Write, &caller.source, proposed);

@@ -284,6 +284,21 @@ async fn history_is_compacted_at_whichever_member_is_asked() {
     }
 }
 
+/// etcd's clients do not repeat a write themselves, and an API server passes the error on.
+#[tokio::test]
+async fn a_write_waits_for_the_next_leader() {
+    let mut cluster = cluster().await;
+    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    let mut at_follower = kv(&cluster.members[follower]).await;
+    cluster.members[leader].kill();
+    // One that was passed on to the leader before that was noticed may be of unknown outcome.
+    let first = at_follower.put(put("k", "0")).await;
+    let unknown = "etcdserver: request timed out";
+    assert!(first.is_ok() || first.unwrap_err().message() == unknown);
+    let then = at_follower.put(put("k", "1")).await.unwrap();
+    assert!(then.into_inner().header.unwrap().revision > 1);
+}
+
 #[tokio::test]
 async fn a_cluster_that_takes_the_place_of_another_begins_above_its_revisions() {
     const FIRST: i64 = 1_000_000_000;
