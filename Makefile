@@ -83,7 +83,7 @@ test: setup-test ## every test but the long ones, those on a real Kubernetes inc
 	@$(call part,Simulation,$(SIM_TEST),7 min)
 	@$(call part,Models,$(MODELS_LOOM) && $(MODELS_SHUTTLE),3 min)
 	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes -- --skip full::,6 min$(comma) and 15 for Kubernetes the first time)
-	@$(call part,etcd's API,$(DIFFER) --seed 1 --with leases --seconds 180,3 min)
+	@$(call part,etcd's API,$(DIFFER) --seed 1 --with leases --seconds 90,90 s)
 	@printf '\nEverything passed. It took\n'; cat $(TIMES)
 
 torture: setup-torture ## real members under faults, checked for linearizability (DURATION=5m, SEED=; as root)
