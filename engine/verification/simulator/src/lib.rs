@@ -53,6 +53,8 @@ mod search;
 mod settings;
 mod shadow;
 mod store;
+#[cfg(feature = "planted-bugs")]
+mod stories;
 mod surroundings;
 mod targeted_fault;
 #[cfg(test)]

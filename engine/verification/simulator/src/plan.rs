@@ -8,6 +8,7 @@ use std::time::Duration;
 use dengine_raft::replica::SyncRule;
 
 use super::focus::Focus;
+use super::full_disk;
 use super::in_place::TurnsBy;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
@@ -213,6 +214,8 @@ const LEVELS: [[u64; 3]; 4] = [[40, 30, 18], [40, 30, 18], [100, 0, 0], [0, 100,
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
+    /// What it is about, if about anything.
+    pub(super) focus: Option<Focus>,
     pub(super) members: usize,
     pub(super) clients: u64,
     /// How many of them write within sessions.
@@ -264,7 +267,15 @@ impl Plan {
         }
     }
 
-    pub(super) fn draw(random: &mut Random) -> Self {
+    /// That of a seed, from which further draws come.
+    pub(super) fn of(seed: u64, random: &mut Random) -> Self {
+        let mut plan = Self::draw(random);
+        plan.turns_by = TurnsBy::of(seed);
+        full_disk::take_over(&mut plan, seed);
+        plan
+    }
+
+    fn draw(random: &mut Random) -> Self {
         let sizes = [1, 2, 3, 3, 3, 3, 3, 4, 5, 5, 7];
         let memory_first = random.chance(150_000);
         let faults = draw_faults(random);
@@ -272,6 +283,7 @@ impl Plan {
         let segment_bytes = settings.iter().map(|it| it.segment_bytes).min();
         let value_bytes_max = u64::from(segment_bytes.unwrap_or_default() / 8).min(1536);
         let mut plan = Self {
+            focus: None,
             members: *random.pick(&sizes).expect("not empty"),
             clients: match random.below(4) {
                 0 => random.between(6, 10),
@@ -301,11 +313,11 @@ impl Plan {
             load: Load::draw(random),
             faults,
         };
-        let focus = Focus::draw(random);
-        if let Some(focus) = focus {
+        plan.focus = Focus::draw(random);
+        if let Some(focus) = plan.focus {
             focus.narrow(&mut plan, random);
         }
-        if plan.memory_first && !focus.is_some_and(Focus::loses_itself) {
+        if plan.memory_first && !plan.focus.is_some_and(Focus::loses_itself) {
             super::loss::plan_losses(&mut plan, random);
         }
         plan

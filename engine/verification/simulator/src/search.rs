@@ -8,6 +8,7 @@ use std::thread;
 
 use dengine_planted::{Bug, plant};
 
+use super::stories::tells;
 use super::{Keep, invariants, run};
 
 /// Seeds within which most bugs show themselves.
@@ -20,7 +21,8 @@ pub struct Search {
     pub bugs: Vec<Bug>,
     /// The first seed of each range. A range ends with the first of its seeds that finds the bug.
     pub ranges: Vec<u64>,
-    /// Seeds of a range, after which it is given up.
+    /// Seeds of a range, after which it is given up. Those that tell no story in which a bug shows
+    /// itself count, but are not run.
     pub within: u64,
     /// Bugs that are looked for at the same time.
     pub threads: usize,
@@ -126,10 +128,9 @@ impl Search {
     fn seek_from(&self, first: u64, bug: Bug) -> (Option<u64>, Vec<&'static str>) {
         plant(Some(bug));
         let look = |seeds| {
-            Some((
-                seeds,
-                run(first + seeds - 1, Keep::Hash).violation?.invariant,
-            ))
+            let seed = first + seeds - 1;
+            let told = tells(seed, bug).then(|| run(seed, Keep::Nothing))?;
+            Some((seeds, told.violation?.invariant))
         };
         let found = (1..=self.within).find_map(look);
         let after = found.map_or(SOON, |(seeds, _)| seeds) + 1;

@@ -9,6 +9,8 @@ use super::queue::{MILLI, Nanos, SECOND};
 /// How much of the trace is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
+    /// Not even its hash: for who asks only whether anything is broken.
+    Nothing,
     /// Only its hash.
     #[default]
     Hash,
@@ -59,12 +61,15 @@ impl Trace {
 
     /// Takes one line down.
     pub(super) fn note(&mut self, now: Nanos, what: fmt::Arguments<'_>) {
+        if self.keep == Keep::Nothing {
+            return;
+        }
         self.line.clear();
         let (seconds, micros) = (now / SECOND, now % SECOND / (MILLI / 1_000));
         write!(self.line, "{seconds:4}.{micros:06} {what}").expect("strings take every line");
         self.hash.add(self.line.as_bytes());
         let lines_max = match self.keep {
-            Keep::Hash => return,
+            Keep::Nothing | Keep::Hash => return,
             Keep::Last(lines) => lines,
             Keep::Everything => usize::MAX,
         };
@@ -88,7 +93,7 @@ impl Trace {
 
     /// Whether somebody is going to read it.
     pub(super) fn is_read(&self) -> bool {
-        self.keep != Keep::Hash
+        !matches!(self.keep, Keep::Nothing | Keep::Hash)
     }
 
     pub(super) fn hash(&self) -> u64 {

@@ -19,7 +19,6 @@ use super::clock::Clock;
 use super::displaced::Displacement;
 use super::forgiven::Losses;
 use super::holder::{self, Holder};
-use super::in_place::TurnsBy;
 use super::invariants::{Broken, End, Seen};
 use super::load_wave::LoadWave;
 use super::member::{Actor, DRIFT_PERCENT_MAX, Member};
@@ -33,7 +32,7 @@ use super::surroundings::{Event, Surroundings};
 use super::ticket::{Answered, Asker, Request, Ticket};
 use super::trace::{Keep, Trace};
 use super::watcher::Watcher;
-use super::{Report, Violation, full_disk};
+use super::{Report, Violation};
 
 pub(super) type Members = BTreeMap<MemberId, Member>;
 
@@ -82,9 +81,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(seed: u64, keep: Keep) -> Self {
         let mut random = Random::new(seed);
-        let mut plan = Plan::draw(&mut random);
-        plan.turns_by = TurnsBy::of(seed);
-        full_disk::take_over(&mut plan, seed);
+        let plan = Plan::of(seed, &mut random);
         let network = Network::new(random.fork(), plan.weather);
         let operator = Operator::new(random.fork(), plan.members);
         let watcher = |id| Watcher::new(id, plan.keys, random.fork());

@@ -62,7 +62,8 @@ impl Snapshots {
 impl Process {
     pub(super) fn make_snapshot(&mut self, sim: &mut Surroundings, machine: Machine) {
         let made = self.checkpoint(sim);
-        sim.note(format_args!("{} makes a snapshot: {made:?}", machine.id));
+        let meta = made.as_ref().map(|(_, meta)| meta);
+        sim.note(format_args!("{} makes a snapshot: {meta:?}", machine.id));
         sim.count("snapshots made");
         let made = made.ok().map(|(outgoing, meta)| {
             self.snapshots.outgoing = Some(outgoing);
