@@ -1,7 +1,5 @@
 //! The admin client against a scripted peer on loopback.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::time::Duration;
 
 use dengine_client::{AdminClient, AdminOptions, Error};

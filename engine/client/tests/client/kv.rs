@@ -1,7 +1,5 @@
 //! What the client sends, repeats and returns, against a scripted peer on loopback.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::time::{Duration, Instant};
 
 use dengine_client::policy::RENEW_AFTER;

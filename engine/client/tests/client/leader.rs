@@ -1,8 +1,6 @@
 //! How a client that was given one address for all members finds the leader behind it, against
 //! scripted peers on loopback.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::time::Duration;
 
 use dengine_client::{Client, ClientOptions, Consistency, RetryPolicy, Wire};

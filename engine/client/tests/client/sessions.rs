@@ -1,7 +1,5 @@
 //! Sessions and positions: what the client stamps, repeats and passes on, against a scripted peer.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::time::Duration;
 
 use dengine_client::{

@@ -1,7 +1,5 @@
 //! How a watch goes on over broken streams, against a scripted peer.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::time::Duration;
 
 use dengine_client::{
