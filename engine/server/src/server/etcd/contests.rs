@@ -1,11 +1,11 @@
 //! Contending for a lock or for the lead: entering, waiting for those who came before, and leaving
 //! if the caller does not wait that long. What contests are is in [`dengine_etcd::contest`].
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use dengine_etcd::EtcdError;
 use dengine_etcd::contest::{
     Contender, Contest, ContestError, Entered, LEASE_TTL, by_way_of_a_client, only, watch_key,
 };
@@ -15,11 +15,13 @@ use dengine_etcd::etcdserverpb::{
 };
 use dengine_etcd::range::Range;
 use dengine_etcd::watch::Create;
+use dengine_etcd::{EtcdError, KEY_BYTES_MAX};
 use dengine_kv::watch::WatchSpec;
 use dengine_protocol::v1::{Consistency, Position};
 use dengine_types::Revision;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Status};
 
 use super::door::Door;
@@ -62,11 +64,71 @@ impl Call {
 pub(super) struct Contests {
     pub(super) door: Door,
     watch: watch::WatchService,
+    leaving: Leaving,
+}
+
+/// Keys whose deletion is under way here, for nobody waits any more for what they were made for.
+/// Who comes again meanwhile, with the same lease, must not take such a key for its own. Clones
+/// share them.
+#[derive(Clone, Default)]
+struct Leaving(Arc<Mutex<HashMap<Bytes, Deletions>>>);
+
+/// Those of one key: calls with the same lease share it, and each of them has it deleted.
+#[derive(Default)]
+struct Deletions {
+    running: usize,
+    ended: CancellationToken,
+}
+
+/// A deletion that is under way until this is dropped.
+struct Deletion {
+    all: Leaving,
+    key: Bytes,
+}
+
+impl Leaving {
+    fn keys(&self) -> MutexGuard<'_, HashMap<Bytes, Deletions>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, key: Bytes) -> Deletion {
+        self.keys().entry(key.clone()).or_default().running += 1;
+        Deletion {
+            all: self.clone(),
+            key,
+        }
+    }
+
+    fn has(&self, key: &[u8]) -> bool {
+        self.keys().contains_key(key)
+    }
+
+    /// Waits until no deletion of a key is under way, whether they succeed or not.
+    async fn ended(&self, key: &[u8]) {
+        let ended = self.keys().get(key).map(|it| it.ended.clone());
+        if let Some(ended) = ended {
+            ended.cancelled().await;
+        }
+    }
+}
+
+impl Drop for Deletion {
+    fn drop(&mut self) {
+        let mut keys = self.all.keys();
+        if let Some(deletions) = keys.get_mut(&self.key) {
+            deletions.running -= 1;
+            if deletions.running == 0 {
+                deletions.ended.cancel();
+                keys.remove(&self.key);
+            }
+        }
+    }
 }
 
 /// A key by which a caller contends.
 pub(super) struct Claim {
     door: Door,
+    leaving: Leaving,
     caller: Caller,
     pub(super) entered: Entered,
     /// The key goes with this: nobody waits for what it was made for.
@@ -86,8 +148,27 @@ impl Claim {
             return None;
         }
         let contender = self.entered.contender.clone();
+        // Known before anybody can come again.
+        let deletion = self.leaving.begin(contender.key.clone());
         let leave = leave(self.door.clone(), contender, self.caller.clone());
-        Some(self.door.serving().detach(leave))
+        Some(self.door.serving().detach(async move {
+            leave.await;
+            drop(deletion);
+        }))
+    }
+
+    /// The same, waited for: its caller is told afterwards that it does not contend.
+    async fn left(&mut self) {
+        if let Some(left) = self.leave() {
+            // What became of it is told there.
+            let _ = left.await;
+        }
+    }
+
+    /// Has the key deleted even if it was there before.
+    pub(super) async fn resign(mut self) {
+        self.ends = true;
+        self.left().await;
     }
 }
 
@@ -102,8 +183,7 @@ async fn leave(door: Door, contender: Contender, caller: Caller) {
     let leave = contender.leave();
     let until = Instant::now() + door.limits().request_timeout();
     loop {
-        let left = door.again(|| door.change("EtcdLeave", &leave, &caller));
-        match left.await {
+        match door.change("EtcdLeave", &leave, &caller).await {
             // Its address writes as much as it may: it is let in again soon.
             Err(error) if error.code() == Code::ResourceExhausted && Instant::now() < until => {
                 sleep(LEAVE_AGAIN).await;
@@ -119,7 +199,11 @@ async fn leave(door: Door, contender: Contender, caller: Caller) {
 
 impl Contests {
     pub(super) fn new(door: Door, watch: watch::WatchService) -> Self {
-        Self { door, watch }
+        Self {
+            door,
+            watch,
+            leaving: Leaving::default(),
+        }
     }
 
     /// The lease by which to contend: a new one for a caller that has none.
@@ -150,9 +234,30 @@ impl Contests {
             .map_err(|it| by_way_of_a_client(&it))
     }
 
-    /// Enters a contest. A caller that leaves meanwhile must not leave a key behind, so that it is
-    /// entered to the end even then.
+    /// Enters a contest, by a key that no earlier call with its lease is about to have deleted.
     pub(super) async fn enter(
+        &self,
+        method: &'static str,
+        contest: &Contest,
+        (lease, value): (i64, Bytes),
+        caller: &Caller,
+    ) -> Result<Claim, Status> {
+        let key = contest.key(lease);
+        loop {
+            // Here, where nothing is left to do once the caller leaves.
+            self.leaving.ended(&key).await;
+            let entrant = (lease, value.clone());
+            let claim = self.enter_once(method, contest, entrant, caller).await?;
+            // An earlier call may have ended meanwhile.
+            if claim.entered.held.is_none() || !self.leaving.has(&key) {
+                return Ok(claim);
+            }
+        }
+    }
+
+    /// A caller that leaves meanwhile must not leave a key behind, so that it is entered to the end
+    /// even then.
+    async fn enter_once(
         &self,
         method: &'static str,
         contest: &Contest,
@@ -171,6 +276,7 @@ impl Contests {
             let entered = contest.entered(lease, answer)?;
             Ok::<_, Status>(Claim {
                 door: contests.door,
+                leaving: contests.leaving,
                 caller,
                 // One that was there may be a lock that is held.
                 ends: entered.held.is_none(),
@@ -192,11 +298,8 @@ impl Contests {
         lost: ContestError,
     ) -> Result<Option<ResponseHeader>, Status> {
         let waited = self.wait_for_turn(contest, claim, call, lost).await;
-        if waited.is_err()
-            && let Some(left) = claim.leave()
-        {
-            // What became of it is told there.
-            let _ = left.await;
+        if waited.is_err() {
+            claim.left().await;
         }
         waited
     }
@@ -289,26 +392,35 @@ impl Contests {
         }
     }
 
-    /// Reads, as fresh as is asked for. A caller that waits was let in when it entered; what it
+    /// Reads for a call that waits, as fresh as is asked for. It was let in when it began; what it
     /// looks up meanwhile takes turns like any range.
     pub(super) async fn find(
         &self,
         request: RangeRequest,
         call: &Call,
     ) -> Result<RangeResponse, Status> {
-        self.find_held(request, call).await.map(|(found, _)| found)
+        let range = Arc::new(Range::new(&request)?);
+        let found = self.keep_asking(|| self.read(&range, call)).await;
+        found
+            .map(|(found, _)| found)
+            .map_err(|it| by_way_of_a_client(&it))
     }
 
-    /// The same, with what the answer takes of the memory for answers.
+    /// Reads for a call that waits for nothing else, with what the answer takes of the memory for
+    /// answers.
     pub(super) async fn find_held(
         &self,
         request: RangeRequest,
         call: &Call,
     ) -> Result<(RangeResponse, Held), Status> {
         let range = Arc::new(Range::new(&request)?);
-        let patience = self.door.limits().request_timeout();
-        let found = self.door.range(&range, &call.caller.source, patience).await;
+        let found = self.door.again(|| self.read(&range, call)).await;
         found.map_err(|it| by_way_of_a_client(&it))
+    }
+
+    async fn read(&self, range: &Arc<Range>, call: &Call) -> Result<(RangeResponse, Held), Status> {
+        let patience = self.door.limits().request_timeout();
+        self.door.range(range, &call.caller.source, patience).await
     }
 
     /// Has this member be as far as that.
@@ -318,20 +430,51 @@ impl Contests {
             cluster_id: serving.headers.now().cluster_id.0,
             revision: revision.unsigned_abs(),
         };
-        let reached = serving.reach(position, &call.caller.source).await;
-        reached.map_err(|it| by_way_of_a_client(&self.door.in_etcds_words(&it)))
+        let reached = self.keep_asking(|| serving.reach(position, &call.caller.source));
+        reached
+            .await
+            .map_err(|it| by_way_of_a_client(&self.door.in_etcds_words(&it)))
     }
 
     /// Has this member be as fresh as a quorum, whoever comes to lead meanwhile.
     async fn freshen(&self) -> Result<(), Status> {
         let serving = self.door.serving();
-        let fresh = self
-            .door
-            .again(|| serving.freshen(Consistency::Linearizable));
+        let fresh = self.keep_asking(|| serving.freshen(Consistency::Linearizable));
         fresh
             .await
             .map_err(|it| by_way_of_a_client(&self.door.in_etcds_words(&it)))
     }
+
+    /// Asks what a call has to know that waits, until it is answered otherwise than by UNAVAILABLE,
+    /// however long that takes: an error would cost a contender its place. The client by which etcd
+    /// serves contests rides that out as well.
+    async fn keep_asking<T, F>(&self, mut ask: impl FnMut() -> F) -> Result<T, Status>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        let serving = self.door.serving();
+        loop {
+            let answered = self.door.again(&mut ask).await;
+            let is_over = serving.stop.is_cancelled() || serving.node.status().removed;
+            match answered {
+                Err(status) if status.code() == Code::Unavailable && !is_over => {}
+                answered => return answered,
+            }
+        }
+    }
+}
+
+/// The contest for a name.
+///
+/// # Errors
+/// The name is too long for a key below it.
+pub(super) fn contest(name: &[u8]) -> Result<Contest, Status> {
+    // With the slash behind it.
+    if name.len() >= KEY_BYTES_MAX {
+        let too_large = Status::from(EtcdError::RequestTooLarge);
+        return Err(by_way_of_a_client(&too_large));
+    }
+    Ok(Contest::new(name))
 }
 
 /// At which it was read.
@@ -343,4 +486,40 @@ pub(super) fn revision(found: &RangeResponse) -> i64 {
 pub(super) fn watched(request: &WatchCreateRequest) -> Result<Watched, Status> {
     let create = Create::new(request).map_err(|it| Status::unknown(it.to_string()))?;
     Ok((create.spec, create.first.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    /// It would hold a lock whose key is about to go.
+    #[test]
+    fn who_comes_again_waits_for_all_deletions_of_its_key() {
+        let (leaving, key) = (Leaving::default(), Bytes::from_static(b"l/1"));
+        let at_once = leaving.ended(&key).now_or_never();
+        at_once.expect("nothing is deleted");
+        let one = leaving.begin(key.clone());
+        let other = leaving.clone().begin(key.clone());
+        assert!(leaving.has(&key) && !leaving.has(b"l/2"));
+        let mut ended = pin!(leaving.ended(&key));
+        assert!(ended.as_mut().now_or_never().is_none());
+        drop(one);
+        assert!(ended.as_mut().now_or_never().is_none(), "another goes on");
+        drop(other);
+        assert!(ended.as_mut().now_or_never().is_some());
+        assert!(leaving.keys().is_empty());
+    }
+
+    #[test]
+    fn a_name_has_room_for_its_slash_in_a_key() {
+        let named = |bytes: usize| contest("n".repeat(bytes).as_bytes());
+        assert!(named(KEY_BYTES_MAX - 1).is_ok());
+        let refused = named(KEY_BYTES_MAX).unwrap_err();
+        assert_eq!(refused.code(), Code::Unknown);
+        assert_eq!(refused.message(), EtcdError::RequestTooLarge.to_string());
+    }
 }

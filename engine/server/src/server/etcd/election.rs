@@ -17,7 +17,7 @@ use dengine_etcd::v3electionpb::{
 use dengine_kv::{Event, EventKind};
 use tonic::{Request, Response, Status};
 
-use super::contests::{Call, Claim, Contests, revision, watched};
+use super::contests::{Call, Claim, Contests, contest, revision, watched};
 use super::door::ServedBy;
 use crate::server::gate::Kind;
 use crate::server::serving::{Caller, counted};
@@ -49,9 +49,15 @@ impl Contests {
         let claim = self.enter("EtcdCampaign", election, entrant, caller);
         let claim = claim.await?;
         let held = claim.entered.held.as_ref();
-        if held.is_some_and(|held| *held != value) {
-            let contender = &claim.entered.contender;
-            self.proclaim(contender, value, caller).await?;
+        if held.is_none_or(|held| *held == value) {
+            return Ok(claim);
+        }
+        let contender = &claim.entered.contender;
+        let proclaimed = self.proclaim(contender, value, caller).await;
+        if let Err(error) = proclaimed {
+            // So does etcd: what it stands for is not what it wants to.
+            claim.resign().await;
+            return Err(error);
         }
         Ok(claim)
     }
@@ -180,9 +186,15 @@ impl Election for ElectionService {
         let contests = &self.contests;
         contests.door.admit(request.metadata(), ServedBy::Voters)?;
         let call = Call::of(&request);
-        let CampaignRequest { name, lease, value } = request.into_inner();
+        let CampaignRequest {
+            mut name,
+            lease,
+            value,
+        } = request.into_inner();
+        let election = contest(&name)?;
+        // A part of the message keeps all of it, and this one is there for as long as it waits.
+        name = Bytes::copy_from_slice(&name);
         let lease = contests.lease(lease, &call.caller).await?;
-        let election = Contest::new(&name);
         let claim = contests.stand(&election, (lease, value), &call.caller);
         let mut claim = claim.await?;
         let lost = ContestError::NotLeader;
@@ -215,7 +227,7 @@ impl Election for ElectionService {
         let contests = &self.contests;
         contests.door.admit(request.metadata(), ServedBy::Voters)?;
         let call = Call::of(&request);
-        let election = Contest::new(&request.get_ref().name);
+        let election = contest(&request.get_ref().name)?;
         let find = contests.find_held(election.first(), &call);
         let gate = &contests.door.serving().gate;
         let passed = gate.pass("EtcdLeader", Kind::Read, &call.caller.source, find);
@@ -234,13 +246,14 @@ impl Election for ElectionService {
         let contests = &self.contests;
         contests.door.admit(request.metadata(), ServedBy::Voters)?;
         let call = Call::of(&request);
+        let election = contest(&request.get_ref().name)?;
         let tail = contests.tail(&call)?;
         let counted_by = tail.counted_by();
         let (out, told) = tail.teller();
         let observer = Observer {
             tail,
             contests: contests.clone(),
-            election: Contest::new(&request.get_ref().name),
+            election,
             call,
             has_leader: false,
             told: None,

@@ -1,13 +1,13 @@
 //! etcd's `Lock` service.
 
 use bytes::Bytes;
-use dengine_etcd::contest::{Contest, ContestError, by_way_of_a_client};
+use dengine_etcd::contest::{ContestError, by_way_of_a_client};
 use dengine_etcd::etcdserverpb::DeleteRangeRequest;
 use dengine_etcd::v3lockpb::lock_server::Lock;
 use dengine_etcd::v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockResponse};
 use tonic::{Request, Response, Status};
 
-use super::contests::{Call, Contests};
+use super::contests::{Call, Contests, contest};
 use super::door::ServedBy;
 use crate::server::serving::Caller;
 
@@ -32,8 +32,10 @@ impl Lock for LockService {
         contests.door.admit(request.metadata(), ServedBy::Voters)?;
         let call = Call::of(&request);
         let LockRequest { name, lease } = request.into_inner();
+        let contest = contest(&name)?;
+        // A part of the message keeps all of it.
+        drop(name);
         let lease = contests.lease(lease, &call.caller).await?;
-        let contest = Contest::new(&name);
         let entrant = (lease, Bytes::new());
         let claim = contests.enter("EtcdLock", &contest, entrant, &call.caller);
         let mut claim = claim.await?;

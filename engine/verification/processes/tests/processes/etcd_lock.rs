@@ -7,7 +7,8 @@ use dengine_etcd::etcdserverpb::kv_client::KvClient;
 use dengine_etcd::etcdserverpb::lease_client::LeaseClient;
 use dengine_etcd::etcdserverpb::maintenance_client::MaintenanceClient;
 use dengine_etcd::etcdserverpb::{
-    DefragmentRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RangeRequest,
+    DefragmentRequest, LeaseGrantRequest, LeaseLeasesRequest, LeaseRevokeRequest, PutRequest,
+    RangeRequest,
 };
 use dengine_etcd::v3electionpb::election_client::ElectionClient;
 use dengine_etcd::v3electionpb::{
@@ -255,6 +256,46 @@ async fn who_cannot_wait_has_left_once_it_is_told() {
     );
     assert_eq!(one.keys("l/").await, [held.key]);
     drop(told);
+}
+
+/// The key that it finds may be the one that its last call has deleted: it would hold a lock whose
+/// key is about to go.
+#[tokio::test]
+async fn who_comes_again_at_once_keeps_its_lock() {
+    let cluster = Cluster::form_with(1, Member::serve_etcd).await;
+    let mut one = EtcdClient::of(&cluster.members[0]).await;
+    let mut other = EtcdClient::of(&cluster.members[0]).await;
+    let (lease, others) = (one.grant(LONG).await, other.grant(LONG).await);
+    let held = one.lock("l", lease).await.unwrap();
+    let mut waits = other.wait_for_lock("l", others).await;
+    for _ in 0..5 {
+        waits.abort();
+        // Then its call is over for the connection, too.
+        let _ = waits.await;
+        waits = other.wait_for_lock("l", others).await;
+    }
+    one.unlock(held.key).await;
+    let locked = waits.await.unwrap().unwrap();
+    assert_eq!(one.keys("l/").await, [locked.key]);
+}
+
+/// Who waits, and who observes, would have kept it in memory, however long it is.
+#[tokio::test]
+async fn a_name_that_is_longer_than_a_key_is_refused_before_all_else() {
+    let cluster = Cluster::form_with(1, Member::serve_etcd).await;
+    let mut client = EtcdClient::of(&cluster.members[0]).await;
+    let name = "n".repeat(40 << 10);
+    let asked = || LeaderRequest {
+        name: name.clone().into(),
+    };
+    let too_large = "etcdserver: request is too large";
+    refused(client.lock(&name, 0).await, too_large);
+    refused(client.campaign(&name, 0, "v").await, too_large);
+    refused(client.election.leader(asked()).await.map(drop), too_large);
+    refused(client.election.observe(asked()).await.map(drop), too_large);
+    let leases = client.lease.lease_leases(LeaseLeasesRequest {}).await;
+    let leases = leases.unwrap().into_inner().leases;
+    assert!(leases.is_empty(), "none was granted: {leases:?}");
 }
 
 #[tokio::test]
