@@ -184,8 +184,8 @@ impl From<&ReadError> for EtcdError {
         match error {
             ReadError::Future { .. } => Self::FutureRev,
             ReadError::Compacted { .. } => Self::Compacted,
-            // Not UNAVAILABLE, upon which clients would send it again and again.
-            ReadError::Stopped { .. } => Self::DeadlineExceeded,
+            // Not UNAVAILABLE or DEADLINE_EXCEEDED, upon which clients would send it again and again.
+            ReadError::Stopped { .. } => Self::TooManyRequests,
             ReadError::Store(_) => Self::Store,
         }
     }

@@ -7,7 +7,7 @@
 //! - An answer counts until it is sent; see [`connections`](crate::connections). So does its call,
 //!   however small it is ([`calls`](super::calls)).
 //! - The time that a caller gives its call (`grpc-timeout`) ends it with DEADLINE_EXCEEDED, as the
-//!   API promises.
+//!   API promises; for clients of etcd only once they wait no longer.
 
 use std::any::Any;
 use std::net::IpAddr;
@@ -44,6 +44,8 @@ pub(super) struct BodiesLayer {
     parts: Parts,
     calls: Calls,
     patience: Duration,
+    /// How long a call may take of which the caller gave so much time.
+    ends_after: fn(Duration) -> Duration,
 }
 
 impl BodiesLayer {
@@ -55,6 +57,16 @@ impl BodiesLayer {
             parts: Parts::new(bytes_max),
             calls,
             patience,
+            ends_after: before,
+        }
+    }
+
+    /// Ends a call only once its caller waits no longer. Clients of etcd make every call again that
+    /// is answered DEADLINE_EXCEEDED before that, writes too.
+    pub(super) fn ending_late(self) -> Self {
+        Self {
+            ends_after: afterwards,
+            ..self
         }
     }
 
@@ -120,6 +132,7 @@ where
         }
         let given = given_time(request.headers());
         let layer = self.layer.clone();
+        let ends_after = layer.ends_after;
         let call_bytes = CALL_BYTES + bytes_of(request.headers());
         let whose = connection
             .as_ref()
@@ -140,7 +153,7 @@ where
         Box::pin(async move {
             let mut response = match given {
                 None => response.await?,
-                Some(given) => match timeout(before(given), response).await {
+                Some(given) => match timeout(ends_after(given), response).await {
                     Ok(response) => response?,
                     Err(_) => return Ok(late(given).into_http()),
                 },
@@ -254,6 +267,17 @@ fn time_of(text: &str) -> Option<Duration> {
 pub(super) fn waits_until<T>(request: &tonic::Request<T>) -> Option<time::Instant> {
     let text = request.metadata().get(GIVEN_TIME)?.to_str().ok()?;
     time::Instant::now().checked_add(before(time_of(text)?))
+}
+
+/// From when on nobody waits for an answer any more, if the caller says how long it does.
+pub(super) fn is_gone_at<T>(request: &tonic::Request<T>) -> Option<time::Instant> {
+    let text = request.metadata().get(GIVEN_TIME)?.to_str().ok()?;
+    time::Instant::now().checked_add(afterwards(time_of(text)?))
+}
+
+/// Callers cancel what they no longer wait for; this is for those that do not.
+fn afterwards(given: Duration) -> Duration {
+    given.saturating_add(Duration::from_secs(1))
 }
 
 /// Clients count the same time, and know less about why it was too short: the answer is there
@@ -475,6 +499,7 @@ mod tests {
             parts: Parts::new(PARTS_BYTES_MAX),
             calls: Calls::with(8),
             patience,
+            ends_after: before,
         }
     }
 
@@ -531,6 +556,18 @@ mod tests {
         let response = service.call(request.unwrap()).await.unwrap();
         let status = Status::from_header_map(response.headers()).unwrap();
         assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{status}");
+    }
+
+    /// clientv3 makes the call again, a write too, until its own clock says the same.
+    #[tokio::test]
+    async fn a_call_of_a_client_of_etcd_does_not_end_while_it_waits() {
+        let mut service = layer(Duration::from_secs(9)).ending_late().layer(Silent);
+        let request = Request::builder()
+            .uri("/etcdserverpb.KV/Put")
+            .header("grpc-timeout", "50m")
+            .body(Body::empty());
+        let call = service.call(request.unwrap());
+        assert!(timeout(Duration::from_millis(200), call).await.is_err());
     }
 
     fn arriving(body: Body, patience: Duration) -> Arriving {

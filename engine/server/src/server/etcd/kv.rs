@@ -23,7 +23,7 @@ use tonic::{Code, Request, Response, Status};
 use super::door::{Door, ServedBy};
 use crate::connections::Source;
 use crate::node::answers::{AnswerBudget, Held};
-use crate::server::bodies::waits_until;
+use crate::server::bodies::is_gone_at;
 use crate::server::gate::Kind;
 use crate::server::serving::{Serving, connection, counted};
 use crate::storage::RocksStore;
@@ -106,11 +106,11 @@ impl Serving {
     }
 }
 
-/// A read that took longer than its client waits is over for good: upon UNAVAILABLE, which a write
-/// of unknown outcome has, clients send it again and again.
+/// A read that took too long is over for good: upon UNAVAILABLE, and upon DEADLINE_EXCEEDED before
+/// they stop waiting, clients send it again and again.
 fn too_slow(status: &Status) -> Status {
     match status.code() {
-        Code::DeadlineExceeded => EtcdError::DeadlineExceeded.into(),
+        Code::DeadlineExceeded => EtcdError::TooManyRequests.into(),
         _ => status.clone(),
     }
 }
@@ -243,8 +243,8 @@ impl Kv for KvService {
         let source = Arc::clone(connection(&request).source());
         let longest = self.door.limits().request_timeout();
         // A list of everything takes as long as its client lets it.
-        let patience = waits_until(&request).map_or(longest, |until| {
-            until.saturating_duration_since(Instant::now())
+        let patience = is_gone_at(&request).map_or(longest, |gone| {
+            gone.saturating_duration_since(Instant::now())
         });
         let gate = &self.door.serving().gate;
         let read = self.door.range(&range, &source, patience);
@@ -401,8 +401,8 @@ mod tests {
     fn a_read_that_took_too_long_is_not_made_again() {
         let stopped = read_status(&ReadError::Stopped { records: 7 });
         let said = too_slow(&stopped);
-        assert_eq!(said.code(), Code::DeadlineExceeded);
-        assert_eq!(said.message(), EtcdError::DeadlineExceeded.to_string());
+        assert_eq!(said.code(), Code::ResourceExhausted);
+        assert_eq!(said.message(), EtcdError::TooManyRequests.to_string());
         let busy = too_slow(&Status::unavailable("no turn"));
         assert_eq!(busy.message(), "no turn");
     }

@@ -116,7 +116,7 @@ pub(super) async fn serve(
     let connections = Connections::new(most, WhenFull::Refuse, sources);
     tokio::spawn(connections.clone().watch_over(patience, stop.clone()));
     let of = memory::Use::Requests;
-    let bodies = BodiesLayer::new(of, MESSAGE_BYTES_MAX, calls, patience);
+    let bodies = BodiesLayer::new(of, MESSAGE_BYTES_MAX, calls, patience).ending_late();
     sources.holds(bodies.held());
     let services = ServiceBuilder::new()
         .layer(bodies)
