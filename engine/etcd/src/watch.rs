@@ -4,6 +4,7 @@ use dengine_kv::KeyRange;
 use dengine_kv::watch::{EventBatch, WatchSpec};
 use dengine_types::Revision;
 
+use crate::KEY_BYTES_MAX;
 use crate::errors::EtcdError;
 use crate::etcdserverpb::watch_create_request::FilterType;
 use crate::etcdserverpb::{WatchCreateRequest, WatchResponse};
@@ -38,6 +39,9 @@ pub enum WatchRefusal {
     /// It is to begin below the first revision there ever was.
     #[error("{}", EtcdError::Compacted)]
     Compacted,
+    /// A bound of its range is longer than any key. A watch keeps both for as long as it lives.
+    #[error("{}", EtcdError::RequestTooLarge)]
+    TooLarge,
     /// Its range holds no key.
     #[error("mvcc: watcher range is empty")]
     EmptyRange,
@@ -53,6 +57,10 @@ impl Create {
     /// The request can never succeed as it is.
     pub fn new(request: &WatchCreateRequest) -> Result<Self, WatchRefusal> {
         let first = u64::try_from(request.start_revision).map_err(|_| WatchRefusal::Compacted)?;
+        // The end of a range that holds the longest key alone has a byte more.
+        if request.key.len() > KEY_BYTES_MAX || request.range_end.len() > KEY_BYTES_MAX + 1 {
+            return Err(WatchRefusal::TooLarge);
+        }
         let key: &[u8] = match &request.key[..] {
             // The smallest there is.
             [] => b"\0",
@@ -197,6 +205,21 @@ mod tests {
             range_end: range_end.into(),
             ..WatchCreateRequest::default()
         }
+    }
+
+    /// Each kept up to 2 MiB for as long as it lived, and nothing counted that.
+    #[test]
+    fn a_range_whose_bounds_are_longer_than_keys_is_refused() {
+        let asked = |key: usize, range_end: usize| {
+            Create::new(&WatchCreateRequest {
+                key: vec![b'k'; key].into(),
+                range_end: vec![b'l'; range_end].into(),
+                ..WatchCreateRequest::default()
+            })
+        };
+        assert!(asked(KEY_BYTES_MAX, KEY_BYTES_MAX + 1).is_ok());
+        assert_eq!(asked(KEY_BYTES_MAX + 1, 0), Err(WatchRefusal::TooLarge));
+        assert_eq!(asked(1, KEY_BYTES_MAX + 2), Err(WatchRefusal::TooLarge));
     }
 
     #[test]
