@@ -13,7 +13,7 @@ use dengine_etcd::etcdserverpb::{
 };
 use dengine_kv::{Member, Membership};
 use dengine_protocol::v1::admin_server::Admin as _;
-use dengine_protocol::v1::{Consistency, PromoteRequest, RemoveRequest};
+use dengine_protocol::v1::{Consistency, PromoteRequest, RemoveRequest, TransferLeaderRequest};
 use dengine_types::MemberId;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
@@ -48,6 +48,27 @@ impl ClusterService {
     fn members_here(&self) -> Result<Arc<Membership>, Status> {
         let node = &self.door.serving().node;
         Ok(node.membership().map_err(|_| EtcdError::Stopped)?)
+    }
+
+    /// etcd removes a member that leads as any other; here another one has to lead by then. If none
+    /// takes the lead, the removal is refused.
+    async fn move_lead_from(&self, id: MemberId, members: &Membership) {
+        let leads = || {
+            let leader = self.door.serving().node.leader();
+            leader.is_some_and(|it| it.id == id)
+        };
+        for voter in members.voters().filter(|it| it.id != id) {
+            if !leads() {
+                return;
+            }
+            let transfer = TransferLeaderRequest {
+                member_id: voter.id.0,
+            };
+            let moved = self.admin.transfer_leader(Request::new(transfer)).await;
+            if let Err(status) = moved {
+                tracing::debug!(%status, member = %voter.id, "does not take the lead");
+            }
+        }
     }
 
     fn listed(&self, membership: &Membership) -> Vec<etcdserverpb::Member> {
@@ -97,6 +118,7 @@ impl Cluster for ClusterService {
         if !members.members.contains_key(&MemberId(member_id)) {
             return Err(EtcdError::MemberNotFound.into());
         }
+        self.move_lead_from(MemberId(member_id), &members).await;
         let remove = Request::new(RemoveRequest { member_id });
         let removed = self.admin.remove(remove).await;
         removed.map_err(|it| unchanged(&it, EtcdError::MemberNotEnoughStarted))?;

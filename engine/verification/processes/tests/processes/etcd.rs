@@ -13,8 +13,8 @@ use dengine_etcd::etcdserverpb::request_op::Request as Operation;
 use dengine_etcd::etcdserverpb::response_op::Response as Done;
 use dengine_etcd::etcdserverpb::{
     CompactionRequest, Compare, DeleteRangeRequest, HashKvRequest, MemberListRequest,
-    MemberPromoteRequest, MoveLeaderRequest, PutRequest, RangeRequest, RangeResponse, RequestOp,
-    StatusRequest, TxnRequest,
+    MemberPromoteRequest, MemberRemoveRequest, MoveLeaderRequest, PutRequest, RangeRequest,
+    RangeResponse, RequestOp, StatusRequest, TxnRequest,
 };
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
@@ -311,6 +311,8 @@ async fn a_cluster_that_takes_the_place_of_another_begins_above_its_revisions() 
     cluster.members[restarted].kill();
     cluster.members[restarted].start();
     cluster.members[restarted].ready().await;
+    // Who was cut off, and makes the cluster again, is told the same.
+    assert!(cluster.init_with(&flags).status.success());
     for member in &cluster.members {
         let mut kv = kv(member).await;
         let read = kv.range(get("k")).await.unwrap().into_inner();
@@ -406,6 +408,23 @@ async fn clients_of_etcd_change_no_members_unless_they_may() {
         assert_eq!(status.code(), Code::Unimplemented);
         assert!(status.message().contains("--etcd-membership"), "{status}");
     }
+}
+
+/// etcd removes whoever leads; here it was refused, in words that say another reason.
+#[tokio::test]
+async fn a_member_that_leads_is_removed_too() {
+    let cluster = Cluster::form_with(3, |member| {
+        member.serve_etcd();
+        member.add_args(["--etcd-membership", "change"]);
+    })
+    .await;
+    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    let id = cluster.members[leader].status().await.member_id;
+    let mut members = ClusterClient::new(channel(&cluster.members[follower]).await);
+    let removed = members.member_remove(MemberRemoveRequest { id }).await;
+    let left = removed.unwrap().into_inner().members;
+    assert_eq!(left.len(), 2);
+    assert!(left.iter().all(|it| it.id != id));
 }
 
 #[tokio::test]
