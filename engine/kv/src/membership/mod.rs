@@ -167,9 +167,7 @@ impl Membership {
         if cluster_id == ClusterId(0) {
             return Err(MembershipRefusal::Invalid("cluster id must not be 0"));
         }
-        if !(1..=NUMBER_MAX).contains(&first_revision.0) {
-            return Err(MembershipRefusal::FirstRevision(first_revision));
-        }
+        check_first_revision(first_revision)?;
         self.add(member, true)?;
         self.cluster_id = cluster_id;
         Ok(())
@@ -234,6 +232,17 @@ impl Membership {
         }
         self.members.remove(&id);
         Ok(())
+    }
+}
+
+/// A store may begin at any revision that a log can have.
+///
+/// # Errors
+/// [`MembershipRefusal::FirstRevision`].
+pub fn check_first_revision(first: Revision) -> Result<(), MembershipRefusal> {
+    match (1..=NUMBER_MAX).contains(&first.0) {
+        true => Ok(()),
+        false => Err(MembershipRefusal::FirstRevision(first)),
     }
 }
 

@@ -2510,9 +2510,9 @@ pub struct BootstrapRequest {
     /// From Status of the member; guards against bootstrapping a data directory that was wiped since.
     #[prost(string, tag = "2")]
     pub folder_id: ::prost::alloc::string::String,
-    /// The revision of the empty store, for a cluster that takes the place of another: above all
-    /// revisions of that one, so that clients never see one twice. Earlier ones are answered as
-    /// compacted. 0 is 1, and at most 2^62 - 1.
+    /// The revision of the empty store, for a cluster that takes the place of another: at least two
+    /// above all revisions of that one, so that who has seen its last one does not go on here.
+    /// Earlier ones are answered as compacted. 0 is 1, and at most 2^62 - 1.
     #[prost(uint64, tag = "3")]
     pub first_revision: u64,
 }
@@ -2520,7 +2520,7 @@ pub struct BootstrapRequest {
 pub struct BootstrapResponse {
     #[prost(message, optional, tag = "1")]
     pub member: ::core::option::Option<Member>,
-    /// As asked for. 0 if 1 was, or of a member that does not know it and began at 1.
+    /// As asked for. 0 is 1, of a member that does not know another too.
     #[prost(uint64, tag = "2")]
     pub first_revision: u64,
 }

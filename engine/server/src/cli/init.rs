@@ -41,7 +41,8 @@ pub(super) struct InitArgs {
     endpoints: Vec<String>,
 
     /// The revision of the empty store, for a cluster that takes the place of another one whose
-    /// clients remember its revisions: above all of them. Earlier ones are answered as compacted.
+    /// clients remember its revisions: at least two above all of them, better a round number far
+    /// above. Earlier ones are answered as compacted.
     /// With another one than 1, no member can ever run a release that does not know this flag.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = revision())]
     first_revision: u64,
@@ -125,11 +126,10 @@ impl Init {
         match known[..] {
             [] => {}
             [cluster_id] => {
-                ensure!(
-                    first_revision == 1,
-                    "cluster {cluster_id} exists already, and its first revision can't be changed: \
-                     leave --first-revision out"
-                );
+                if first_revision != 1 {
+                    self.check_first_revision(cluster_id, first_revision)
+                        .await?;
+                }
                 say(&format!("cluster {cluster_id}: exists already"));
                 return Ok(cluster_id);
             }
@@ -143,20 +143,15 @@ impl Init {
         let request = BootstrapRequest {
             cluster_id,
             folder_id,
-            // The protocol's 0 is 1, which every release knows.
-            first_revision: if first_revision == 1 {
-                0
-            } else {
-                first_revision
-            },
+            first_revision,
         };
         let begun = first
             .client
-            .bootstrap_with(request.clone())
+            .bootstrap_with(request)
             .await
             .with_context(|| format!("{} could not begin a cluster", first.endpoint))?;
         ensure!(
-            begun.first_revision == request.first_revision,
+            begun.first_revision.max(1) == first_revision,
             "{} has begun cluster {cluster_id} at revision 1, for its release does not know \
              --first-revision: upgrade it, and begin again with an empty --data-dir",
             first.endpoint
@@ -167,6 +162,33 @@ impl Init {
             first.endpoint
         ));
         Ok(cluster_id)
+    }
+
+    /// Whether a cluster that exists began at this revision: so did one that an earlier call of
+    /// this command began and could not complete.
+    async fn check_first_revision(
+        &self,
+        cluster_id: u64,
+        first_revision: u64,
+    ) -> anyhow::Result<()> {
+        let leave_out = format!(
+            "cluster {cluster_id} exists already, and its first revision can't be changed: leave \
+             --first-revision out"
+        );
+        // Ids count from 1.
+        let began = |it: &&Reached| it.status.cluster_id == cluster_id && it.status.member_id == 1;
+        let first = self.members.iter().find(began);
+        let first = first.with_context(|| leave_out.clone())?;
+        // Answered in the same way again, unless the cluster began at another one.
+        let again = BootstrapRequest {
+            cluster_id,
+            folder_id: first.status.folder_id.clone(),
+            first_revision,
+        };
+        let begun = first.client.bootstrap_with(again).await;
+        let begun = begun.with_context(|| leave_out.clone())?;
+        ensure!(begun.first_revision == first_revision, "{leave_out}");
+        Ok(())
     }
 
     /// Makes everyone a voter, one after the other, so that a quorum is never in doubt.

@@ -48,14 +48,16 @@ use std::time::Instant;
 
 use dengine_data_dir::{DataDir, Identity};
 use dengine_kv as kv;
-use dengine_kv::{Member, Membership, MembershipChange, MembershipRefusal, Reader};
+use dengine_kv::membership::check_first_revision;
+use dengine_kv::{Member, Membership, MembershipChange, Reader};
 pub use dengine_raft::Written;
 pub(crate) use dengine_raft::answers;
 use dengine_raft::answers::Held;
 pub use dengine_raft::replica::NewMember;
 use dengine_raft::replica::{ChangeStep, Changed, Changing, MembershipRequest};
 use dengine_raft::{Confirm, LeaseAnswer, LeaseAsk, Successor};
-use dengine_types::{ClusterId, Index, LeaseId, MemberId, NUMBER_MAX, Revision, Term};
+use dengine_types::{ClusterId, Index, LeaseId, MemberId, Revision, Term};
+use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
@@ -139,7 +141,12 @@ impl Node {
     ///
     /// # Errors
     /// Why it cannot start; the data directory is unchanged.
-    pub async fn start(config: Config) -> Result<Self, StartError> {
+    pub fn start(config: Config) -> BoxFuture<'static, Result<Self, StartError>> {
+        // As `server::serve`: compiled once, and not with everybody who awaits it.
+        Box::pin(Self::open(config))
+    }
+
+    async fn open(config: Config) -> Result<Self, StartError> {
         let config = config.validated()?;
         let folder = DataDir::open(&config.data_dir)?;
         let folder_id = folder.folder_id().to_owned();
@@ -360,8 +367,8 @@ impl Node {
     }
 
     /// The same for a cluster that takes the place of another: its empty store is at
-    /// `first_revision`, which is to be above all revisions of that one. Earlier ones are answered
-    /// as compacted.
+    /// `first_revision`, which is to be at least two above all revisions of that one: a watch of
+    /// who has seen the last one begins at the next. Earlier ones are answered as compacted.
     ///
     /// # Errors
     /// Those of [`Node::bootstrap`]; [`RequestError::Invalid`] for a revision that is 0, or above
@@ -375,10 +382,8 @@ impl Node {
         if cluster_id.0 == 0 {
             return Err(RequestError::Invalid("cluster id 0 is reserved".to_owned()));
         }
-        if !(1..=NUMBER_MAX).contains(&first_revision.0) {
-            let refusal = MembershipRefusal::FirstRevision(first_revision);
-            return Err(RequestError::Invalid(refusal.to_string()));
-        }
+        check_first_revision(first_revision)
+            .map_err(|refusal| RequestError::Invalid(refusal.to_string()))?;
         let identity = Identity {
             cluster_id,
             member_id: bootstrap::FIRST_MEMBER,

@@ -48,6 +48,7 @@ use dengine_protocol::checks::status::marked;
 use dengine_protocol::v1::admin_server::AdminServer;
 use dengine_protocol::v1::kv_server::KvServer;
 use dengine_protocol::v1::watch_server::WatchServer;
+use futures::future::BoxFuture;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -196,7 +197,23 @@ async fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListene
 ///
 /// # Errors
 /// A port fails for good, or the system gives no more threads.
-pub async fn serve(
+pub fn serve<'a>(
+    node: Node,
+    config: &'a Config,
+    listeners: Listeners,
+    metrics: PrometheusHandle,
+    give_back: fn(),
+    threads: &'a ServerThreads,
+    stop: CancellationToken,
+) -> BoxFuture<'a, Result<(), ServeError>> {
+    // In a box, so that it is compiled with this crate: what only others await would be compiled
+    // again with each program and test of theirs, for minutes.
+    Box::pin(serve_all(
+        node, config, listeners, metrics, give_back, threads, stop,
+    ))
+}
+
+async fn serve_all(
     node: Node,
     config: &Config,
     listeners: Listeners,
