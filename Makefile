@@ -108,7 +108,7 @@ failover: setup-dengine ## how long writes stop when the leader of three is kill
 	@$(BUILD)
 	@DENGINE_FAILOVER_COUNT=$(or $(COUNT),30) $(CARGO_TEST) --test processes -- --ignored --nocapture failover::
 
-hostile: setup-dengine ## attackers against a member in 512 MiB, beside honest clients (DURATION=30s of each, ONLY=watch, MEMBERS=1|3; as root)
+hostile: setup-dengine ## attackers against a member in 512 MiB, beside honest clients (DURATION=30s of each, ONLY=watch|etcd|..., MEMBERS=1|3; as root)
 	@$(BUILD)
 	@DENGINE_HOSTILE_DURATION=$(DURATION) DENGINE_HOSTILE_ONLY=$(ONLY) DENGINE_HOSTILE_MEMBERS=$(MEMBERS) \
 	  $(CARGO_TEST) --test hostile -- --exact under_attack_the_honest_notice_nothing --nocapture

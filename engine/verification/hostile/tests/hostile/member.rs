@@ -105,6 +105,13 @@ pub(crate) struct Lead {
     pub(crate) folder: String,
 }
 
+/// Where the honest find the members.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoints {
+    pub(crate) client: Vec<String>,
+    pub(crate) etcd: Vec<String>,
+}
+
 /// All members, and the folder that they live in.
 #[derive(Debug)]
 pub(crate) struct Cluster {
@@ -124,7 +131,7 @@ impl Cluster {
         };
         let mut init = Command::new(program());
         without_settings(&mut init);
-        let endpoints = cluster.endpoints().join(",");
+        let endpoints = cluster.endpoints().client.join(",");
         let said = init.args(["init", "--endpoints", &endpoints]).output();
         let said = said.unwrap();
         assert!(said.status.success(), "dengine init: {said:?}");
@@ -132,9 +139,15 @@ impl Cluster {
         cluster
     }
 
-    pub(crate) fn endpoints(&self) -> Vec<String> {
-        let address = |member: &Member| member.doors.client.to_string();
-        self.members.iter().map(address).collect()
+    pub(crate) fn endpoints(&self) -> Endpoints {
+        let of = |door: fn(Doors) -> SocketAddr| -> Vec<String> {
+            let members = self.members.iter();
+            members.map(|it| door(it.doors).to_string()).collect()
+        };
+        Endpoints {
+            client: of(|it| it.client),
+            etcd: of(|it| it.etcd),
+        }
     }
 
     /// Who leads, once all that answer agree; `None` if they do not in a long time.

@@ -11,8 +11,9 @@ use crate::settings::Settings;
 use crate::tally::{Counts, kind};
 use crate::verdict::{Seen, broken};
 
-const HEAD: &str = "| attacker | did | honest write p99 | honest read p99 | failed | member's \
-    memory | attackers were told | member logged |\n|---|---|---|---|---|---|---|---|\n";
+const HEAD: &str = "| attacker | did | honest write p99 | honest read p99 | etcd write p99 | \
+    etcd read p99 | failed | member's memory | attackers were told | member logged |\n\
+    |---|---|---|---|---|---|---|---|---|---|\n";
 
 /// Where it is left, with the logs of members that broke a promise.
 pub(crate) fn folder() -> PathBuf {
@@ -46,9 +47,11 @@ impl Row {
         let mut line = format!("| `{name}`: {does} | {} |", thousands(counts.done));
         let _ = write!(
             line,
-            " {} | {} | {} of {} | {} MiB | {} | {} |",
+            " {} | {} | {} | {} | {} of {} | {} MiB | {} | {} |",
             compared(before.write_p99, during.write_p99),
             compared(before.read_p99, during.read_p99),
+            compared(before.etcd_write_p99, during.etcd_write_p99),
+            compared(before.etcd_read_p99, during.etcd_read_p99),
             during.errors,
             thousands(during.answered + during.errors),
             seen.memory_peak_bytes >> 20,

@@ -18,7 +18,7 @@ use crate::attackers::{
 };
 use crate::cgroup::{Bounds, Cgroup};
 use crate::honest::{self, Met};
-use crate::member::{Cluster, Doors, Lead, MEMORY_BYTES, Member};
+use crate::member::{Cluster, Doors, Endpoints, Lead, MEMORY_BYTES, Member};
 use crate::precedence;
 use crate::report::{self, Row};
 use crate::settings::Settings;
@@ -111,7 +111,7 @@ impl<'a> Trial<'a> {
         let mut cluster = Cluster::form(self.settings.members).await;
         let endpoints = cluster.endpoints();
         honest::fill(&endpoints).await;
-        fill(&endpoints).await;
+        fill(&endpoints.client).await;
         honest::measure(&endpoints, WARM_UP).await;
         let (leading, lead) = cluster.lead().await;
         let doors = cluster.members[leading].doors;
@@ -156,7 +156,7 @@ impl<'a> Trial<'a> {
 
 impl Trial<'_> {
     /// The honest beside the neighbour; and in the trial of the neighbour itself, alone.
-    async fn own(&self, endpoints: &[String], doors: Doors, lead: &Lead) -> Met {
+    async fn own(&self, endpoints: &Endpoints, doors: Doors, lead: &Lead) -> Met {
         let time = self.settings.before;
         if self.name == NEIGHBOUR.name {
             return honest::measure(endpoints, time).await;

@@ -56,6 +56,8 @@ pub(crate) fn broken(seen: &Seen) -> Vec<String> {
     for (what, before, during) in [
         ("write", before.write_p99, during.write_p99),
         ("read", before.read_p99, during.read_p99),
+        ("etcd write", before.etcd_write_p99, during.etcd_write_p99),
+        ("etcd read", before.etcd_read_p99, during.etcd_read_p99),
     ] {
         if during > LATENCY_MAX || during > before * TIMES_SLOWER_MAX {
             broken.push(format!("{what} p99 {during:?}, without it {before:?}"));
@@ -71,6 +73,8 @@ mod tests {
         let met = |ms| Met {
             write_p99: Duration::from_millis(ms),
             read_p99: Duration::from_millis(ms),
+            etcd_write_p99: Duration::from_millis(ms),
+            etcd_read_p99: Duration::from_millis(ms),
             ..Met::default()
         };
         Seen {
@@ -110,6 +114,8 @@ mod tests {
         let slow = Duration::from_millis(31);
         check(|it| it.during.write_p99 = slow, "write p99 31ms");
         check(|it| it.during.read_p99 = slow, "read p99 31ms");
+        check(|it| it.during.etcd_write_p99 = slow, "etcd write p99 31ms");
+        check(|it| it.during.etcd_read_p99 = slow, "etcd read p99 31ms");
         check(
             |it| {
                 it.before.write_p99 = Duration::from_secs(1);

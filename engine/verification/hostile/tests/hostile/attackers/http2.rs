@@ -1,5 +1,7 @@
 //! HTTP/2 as no client speaks it.
 
+use std::net::SocketAddr;
+
 use anyhow::Result;
 use bytes::BytesMut;
 use dengine_protocol::v1::GetRequest;
@@ -14,7 +16,7 @@ use crate::link::{connect, framed};
 
 const GET: &str = "/dengine.v1.Kv/Get";
 /// Frames that are written at once.
-const AT_ONCE: usize = 256;
+pub(super) const AT_ONCE: usize = 256;
 
 pub(super) const ATTACKERS: &[Attacker] = &[
     Attacker {
@@ -62,14 +64,20 @@ pub(super) const ATTACKERS: &[Attacker] = &[
     },
 ];
 
+/// [`flood_at`] the port of our own clients.
+async fn flood(arena: Arena, number: usize, more: impl FnMut(&mut BytesMut) -> u64) -> Result<()> {
+    flood_at(arena.doors.client, arena, number, more).await
+}
+
 /// Writes what `more` makes for as long as the member takes it. Half of these clients read what
 /// they are told.
-async fn flood(
+pub(super) async fn flood_at(
+    door: SocketAddr,
     arena: Arena,
     number: usize,
     mut more: impl FnMut(&mut BytesMut) -> u64,
 ) -> Result<()> {
-    let stream = connect(arena.doors.client).await?;
+    let stream = connect(door).await?;
     let (read, mut write) = TcpStream::into_split(stream);
     let _reading = number.is_multiple_of(2).then(|| Reading::begin(read));
     write.write_all(&frames::greeting()).await?;
@@ -111,15 +119,20 @@ fn rapid_reset(arena: Arena) -> BoxFuture<'static, ()> {
         let body = framed(&get(number));
         flood(arena, number, move |bytes| {
             for _ in 0..AT_ONCE {
-                frames::put(bytes, Kind::Headers, END_HEADERS, stream, &headers);
-                frames::put(bytes, Kind::Data, END_STREAM, stream, &body);
-                const CANCEL: [u8; 4] = 8_u32.to_be_bytes();
-                frames::put(bytes, Kind::ResetStream, 0, stream, &CANCEL);
+                put_taken_back(bytes, stream, &headers, &body);
                 stream += 2;
             }
             AT_ONCE as u64
         })
     })
+}
+
+/// Adds a call, and that it is cancelled.
+pub(super) fn put_taken_back(bytes: &mut BytesMut, stream: u32, headers: &[u8], body: &[u8]) {
+    const CANCEL: [u8; 4] = 8_u32.to_be_bytes();
+    frames::put(bytes, Kind::Headers, END_HEADERS, stream, headers);
+    frames::put(bytes, Kind::Data, END_STREAM, stream, body);
+    frames::put(bytes, Kind::ResetStream, 0, stream, &CANCEL);
 }
 
 fn made_you_reset(arena: Arena) -> BoxFuture<'static, ()> {

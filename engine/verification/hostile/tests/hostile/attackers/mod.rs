@@ -8,6 +8,7 @@ mod admin;
 mod answers;
 mod bodies;
 mod doors;
+mod etcd;
 mod http2;
 mod neighbour;
 mod peers;
@@ -55,6 +56,13 @@ const KINDS: &[&[Attacker]] = &[
     sessions::ATTACKERS,
     admin::ATTACKERS,
     peers::ATTACKERS,
+    etcd::watches::ATTACKERS,
+    etcd::ranges::ATTACKERS,
+    etcd::contests::ATTACKERS,
+    etcd::leases::ATTACKERS,
+    etcd::txns::ATTACKERS,
+    etcd::resets::ATTACKERS,
+    etcd::others::ATTACKERS,
 ];
 
 pub(crate) fn all() -> impl Iterator<Item = &'static Attacker> {

@@ -1,8 +1,10 @@
 //! The honest: 500 writes and 2,000 reads a second, wanted whether or not earlier ones were
 //! answered, and once a second somebody new, who connects, opens a session, writes, and sees it by
-//! a watch. None of them tries anything twice.
+//! a watch. Over etcd's API a fifth of that, and whom [`guest`] is about. None of them tries
+//! anything twice.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+mod guest;
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,8 +19,13 @@ use dengine_client::{
 };
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use self::guest::Stays;
+use crate::member::Endpoints;
+
 const WRITES_A_SECOND: u64 = 500;
 const READS_A_SECOND: u64 = 2_000;
+/// Over etcd's API so many times less.
+const ETCD_PART: u64 = 5;
 /// In flight at most: more than what half a second of reads wants.
 const WRITERS: u64 = 256;
 const READERS: u64 = 1_024;
@@ -35,6 +42,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Met {
     pub(crate) write_p99: Duration,
     pub(crate) read_p99: Duration,
+    /// Over etcd's API.
+    pub(crate) etcd_write_p99: Duration,
+    pub(crate) etcd_read_p99: Duration,
     /// Requests that were answered.
     pub(crate) answered: u64,
     /// Requests that were not, and newcomers who could not do what they came for.
@@ -44,34 +54,74 @@ pub(crate) struct Met {
 }
 
 /// Writes all keys once, so that each can be read.
-pub(crate) async fn fill(endpoints: &[String]) {
+pub(crate) async fn fill(endpoints: &Endpoints) {
     let plan = plan(Operation::Put, 64, KEYS, None, Order::Sequential);
-    let filled = run(endpoints, plan).await.expect("nobody attacks yet");
+    let filled = run(Wire::Pipelined, &endpoints.client, plan)
+        .await
+        .expect("nobody attacks yet");
     assert_eq!(filled.errors, 0, "{:?}", filled.first_error);
 }
 
 /// The honest load for so long, on the runtime's own threads: they have the priority.
-pub(crate) async fn measure(endpoints: &[String], time: Duration) -> Met {
-    let endpoints = endpoints.to_vec();
+pub(crate) async fn measure(endpoints: &Endpoints, time: Duration) -> Met {
+    let endpoints = endpoints.clone();
     let measured = tokio::spawn(async move { measure_here(&endpoints, time).await });
     measured.await.expect("it does not panic")
 }
 
-async fn measure_here(endpoints: &[String], time: Duration) -> Met {
-    let write = paced(Operation::Put, WRITERS, WRITES_A_SECOND, time);
-    let read = Operation::Get(ReadConsistency::Linearizable);
-    let read = paced(read, READERS, READS_A_SECOND, time);
-    let newcomers = Newcomers::begin(endpoints);
-    let (writes, reads) = tokio::join!(run(endpoints, write), run(endpoints, read));
-    let newcomers = newcomers.end();
-    let mut met = Met {
-        errors: newcomers.failed,
-        complaints: newcomers.complaints,
-        ..Met::default()
-    };
+async fn measure_here(endpoints: &Endpoints, time: Duration) -> Met {
+    let everybody = everybody(endpoints);
+    let Endpoints { client, etcd } = endpoints;
+    let (writes, reads, etcd_writes, etcd_reads) = tokio::join!(
+        run(Wire::Pipelined, client, writes(1, time)),
+        run(Wire::Pipelined, client, reads(1, time)),
+        run(Wire::Etcd, etcd, writes(ETCD_PART, time)),
+        run(Wire::Etcd, etcd, reads(ETCD_PART, time)),
+    );
+    let mut met = Met::default();
+    for each in everybody {
+        let fared = each.end();
+        met.errors += fared.failed;
+        met.complaints.extend(fared.complaint);
+    }
     met.write_p99 = met.add("write", writes);
     met.read_p99 = met.add("read", reads);
+    met.etcd_write_p99 = met.add("etcd write", etcd_writes);
+    met.etcd_read_p99 = met.add("etcd read", etcd_reads);
     met
+}
+
+/// Those who do something once a second.
+fn everybody(endpoints: &Endpoints) -> [EachSecond; 3] {
+    let Endpoints { client, etcd } = endpoints.clone();
+    let (client, stays) = (Arc::new(client), Arc::<Stays>::default());
+    let etcd = Arc::new(etcd);
+    let at = Arc::clone(&etcd);
+    [
+        EachSecond::begin("newcomer", move |number| {
+            let client = Arc::clone(&client);
+            async move { visit(&client, number).await }
+        }),
+        EachSecond::begin("etcd newcomer", move |number| {
+            let at = Arc::clone(&at);
+            async move { guest::visit(&at, number).await }
+        }),
+        EachSecond::begin("etcd client", move |number| {
+            let (stays, etcd) = (Arc::clone(&stays), Arc::clone(&etcd));
+            async move { stays.look_around(&etcd, number).await }
+        }),
+    ]
+}
+
+/// A part of the honest writes.
+fn writes(part: u64, time: Duration) -> Plan {
+    paced(Operation::Put, WRITERS / part, WRITES_A_SECOND / part, time)
+}
+
+/// The same of reads.
+fn reads(part: u64, time: Duration) -> Plan {
+    let read = Operation::Get(ReadConsistency::Linearizable);
+    paced(read, READERS / part, READS_A_SECOND / part, time)
 }
 
 impl Met {
@@ -119,11 +169,11 @@ fn plan(operation: Operation, clients: u64, total: u64, rate: Option<f64>, order
     }
 }
 
-async fn run(endpoints: &[String], plan: Plan) -> Result<Measured> {
+async fn run(wire: Wire, endpoints: &[String], plan: Plan) -> Result<Measured> {
     let connect = Connect {
         access: Access {
             protocol: Protocol::Dengine,
-            wire: Some(Wire::Pipelined),
+            wire: Some(wire),
         },
         endpoints: endpoints.to_vec(),
         followers: Vec::new(),
@@ -139,53 +189,48 @@ async fn run(endpoints: &[String], plan: Plan) -> Result<Measured> {
     Ok(load::run(plan, |client| target.lane(client), &progress, never).await)
 }
 
-/// Those who come once a second.
-struct Newcomers {
-    counts: Arc<Came>,
+/// Somebody who does something once a second.
+struct EachSecond {
+    complaints: Arc<Mutex<Vec<String>>>,
     task: tokio::task::JoinHandle<()>,
 }
 
-#[derive(Default)]
-struct Came {
-    number: AtomicU64,
-    complaints: Mutex<Vec<String>>,
-}
-
-/// How many of the newcomers failed, and why.
+/// How often they failed, and why at first.
 struct Fared {
     failed: u64,
-    complaints: Vec<String>,
+    complaint: Option<String>,
 }
 
-impl Newcomers {
-    fn begin(endpoints: &[String]) -> Self {
-        let counts = Arc::<Came>::default();
-        let (came, endpoints) = (Arc::clone(&counts), endpoints.to_vec());
+impl EachSecond {
+    fn begin<F>(who: &'static str, step: impl Fn(u64) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let complaints = Arc::<Mutex<Vec<String>>>::default();
+        let complain = Arc::clone(&complaints);
         let task = tokio::spawn(async move {
             let mut seconds = interval(Duration::from_secs(1));
             seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
-            loop {
+            for number in 0.. {
                 seconds.tick().await;
-                let number = came.number.fetch_add(1, Ordering::Relaxed);
-                if let Err(error) = visit(&endpoints, number).await {
-                    let mut complaints = came
-                        .complaints
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner);
-                    complaints.push(format!("newcomer: {error:#}"));
+                if let Err(error) = step(number).await {
+                    let mut complaints = complain.lock().unwrap_or_else(PoisonError::into_inner);
+                    complaints.push(format!("{who}: {error:#}"));
                 }
             }
         });
-        Self { counts, task }
+        Self { complaints, task }
     }
 
     fn end(self) -> Fared {
         self.task.abort();
-        let complaints = &self.counts.complaints;
-        let complaints = complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut complaints = self
+            .complaints
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         Fared {
             failed: complaints.len() as u64,
-            complaints: complaints.first().cloned().into_iter().collect(),
+            complaint: complaints.drain(..).next(),
         }
     }
 }
@@ -216,7 +261,11 @@ async fn visit(endpoints: &[String], number: u64) -> Result<()> {
     within("close the session", session.close_session()).await
 }
 
-async fn within<T>(what: &str, step: impl Future<Output = dengine_client::Result<T>>) -> Result<T> {
+/// A step that must not take longer than somebody waits.
+async fn within<T, E>(what: &str, step: impl Future<Output = Result<T, E>>) -> Result<T>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
     let step = timeout(PATIENCE, step).await;
     let step = step.with_context(|| format!("{what}: not within {PATIENCE:?}"))?;
     step.with_context(|| what.to_owned())
