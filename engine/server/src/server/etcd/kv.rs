@@ -9,17 +9,22 @@ use dengine_etcd::etcdserverpb::{
     PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
 };
 use dengine_etcd::range::Range;
+use dengine_etcd::range_stream::RangeStream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::door::{Door, ServedBy};
+use super::range_stream;
 use crate::server::bodies::is_gone_at;
 use crate::server::gate::Kind;
+use crate::server::places::Places;
 use crate::server::serving::{connection, counted};
 
 /// Serves reads and writes of keys.
 pub(super) struct KvService {
     door: Door,
+    /// Of ranges that are told in pieces. There may be as many as streams of watches.
+    streams: Places,
 }
 
 /// What a call of the service returns.
@@ -27,7 +32,12 @@ type Answer<T> = Result<Response<T>, Status>;
 
 impl KvService {
     pub(super) fn new(door: Door) -> Self {
-        Self { door }
+        let limits = door.limits();
+        let streams = Places::new(
+            limits.max_watch_streams,
+            limits.max_watch_streams_per_connection,
+        );
+        Self { door, streams }
     }
 }
 
@@ -51,8 +61,16 @@ impl Kv for KvService {
 
     type RangeStreamStream = BoxStream<RangeStreamResponse>;
 
-    async fn range_stream(&self, _: Request<RangeRequest>) -> Answer<Self::RangeStreamStream> {
-        Err(EtcdError::NotServed("ranges in pieces, which are of etcd 3.7").into())
+    async fn range_stream(
+        &self,
+        request: Request<RangeRequest>,
+    ) -> Answer<Self::RangeStreamStream> {
+        // A learner serves no stream, not even of what it has.
+        self.door.admit(request.metadata(), ServedBy::Voters)?;
+        let range = RangeStream::new(request.get_ref())?;
+        let place = self.streams.take(request.remote_addr());
+        let place = place.map_err(|_| EtcdError::TooManyRequests)?;
+        range_stream::tell(&self.door, range, &request, place).await
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Answer<PutResponse> {

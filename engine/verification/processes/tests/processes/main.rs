@@ -13,6 +13,7 @@ mod durability;
 mod etcd;
 mod etcd_lease;
 mod etcd_lock;
+mod etcd_stream;
 mod etcd_watch;
 mod failover;
 mod health;
