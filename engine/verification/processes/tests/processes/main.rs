@@ -11,6 +11,7 @@ mod connections;
 mod damage;
 mod durability;
 mod etcd;
+mod etcd_hash;
 mod etcd_lease;
 mod etcd_lock;
 mod etcd_stream;
