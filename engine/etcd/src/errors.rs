@@ -14,6 +14,12 @@ macro_rules! errors {
             /// Not etcd's: a part of its API, in words, that is not served.
             #[error("dengine does not serve {0}")]
             NotServed(&'static str),
+            /// Without etcd's prefix, as etcd has it: a stream of a range in an order of its own.
+            #[error("RangeStream does not support custom sort orders")]
+            StreamSorted,
+            /// The same, of a stream of a range with bounds of revisions.
+            #[error("RangeStream does not support revision filters")]
+            StreamBounded,
             /// Not etcd's: the state machine answered another question than the one that was asked.
             #[error("the state machine gave an answer of another kind: this is a bug in dengine")]
             OfAnotherKind,
@@ -31,7 +37,9 @@ macro_rules! errors {
             pub fn code(self) -> Code {
                 match self {
                     $(Self::$name => Code::$code,)*
-                    Self::NotServed(_) => Code::Unimplemented,
+                    Self::NotServed(_) | Self::StreamSorted | Self::StreamBounded => {
+                        Code::Unimplemented
+                    }
                     Self::OfAnotherKind | Self::Store => Code::Internal,
                 }
             }

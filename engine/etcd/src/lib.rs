@@ -17,6 +17,7 @@ pub mod lease;
 pub mod maintenance;
 pub mod messages;
 pub mod range;
+pub mod range_stream;
 #[cfg(test)]
 mod tests;
 pub mod txn;

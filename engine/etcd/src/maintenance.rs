@@ -1,6 +1,6 @@
 //! State and care of one member, from plain numbers.
 
-use dengine_kv::LogicalHash;
+use dengine_kv::{LogicalHash, RevisionHash};
 use dengine_types::{Index, MemberId, Revision, Term};
 
 use crate::errors::EtcdError;
@@ -106,7 +106,18 @@ pub fn hash_kv(header: Header, hash: &LogicalHash) -> HashKvResponse {
     }
 }
 
-/// Up to which revision to hash; `None`: the newest.
+/// The same of the pairs of one revision.
+#[must_use]
+pub fn hash_kv_at(header: Header, hash: &RevisionHash) -> HashKvResponse {
+    HashKvResponse {
+        header: header.at(hash.newest),
+        hash: folded(hash.hash),
+        compact_revision: signed(hash.compact_revision.0),
+        hash_revision: signed(hash.revision.0),
+    }
+}
+
+/// Of which revision to hash the pairs; `None`: everything, as it is now.
 #[must_use]
 pub fn hash_revision(revision: i64) -> Option<Revision> {
     let revision = u64::try_from(revision).ok()?;
@@ -211,6 +222,17 @@ mod tests {
         let response = hash(1);
         assert_eq!(response.header.unwrap().revision, 9);
         assert_eq!((response.compact_revision, response.hash_revision), (4, 9));
+        let response = hash_kv_at(
+            Header::default(),
+            &RevisionHash {
+                revision: Revision(7),
+                newest: Revision(9),
+                compact_revision: Revision(4),
+                hash: 0x0000_0001_0000_0002,
+            },
+        );
+        assert_eq!((response.header.unwrap().revision, response.hash), (9, 3));
+        assert_eq!((response.compact_revision, response.hash_revision), (4, 7));
         assert_eq!(hash_revision(-1), None);
         assert_eq!(hash_revision(0), None);
         assert_eq!(hash_revision(3), Some(Revision(3)));

@@ -48,4 +48,22 @@ impl KeyRange {
             Self::From(start) => key >= &start[..],
         }
     }
+
+    /// The keys of the range that come after `key`, which is one of them.
+    #[must_use]
+    pub fn after(&self, key: &[u8]) -> Self {
+        let start = Bytes::from([key, b"\0"].concat());
+        match self {
+            Self::Between { end, .. } => Self::Between {
+                start,
+                end: end.clone(),
+            },
+            Self::From(_) => Self::From(start),
+            // There are none.
+            Self::One(_) => Self::Between {
+                end: start.clone(),
+                start,
+            },
+        }
+    }
 }

@@ -19,7 +19,7 @@ mod survey;
 
 pub use changes::{Changes, ChangesQuery, Event, EventKind, PageLimits, Want};
 pub use expiring::{ExpiringKey, SessionInfo};
-pub use hash::LogicalHash;
+pub use hash::{LogicalHash, RevisionHash};
 pub use leases::LeaseInfo;
 pub use survey::Survey;
 

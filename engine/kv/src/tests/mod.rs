@@ -6,6 +6,7 @@ mod compare;
 mod damage;
 mod decode;
 mod expiry;
+mod hashes;
 mod history;
 mod leases;
 mod machine;

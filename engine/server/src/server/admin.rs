@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dengine_kv::{Command, Outcome, Reader, SESSIONS_MAX, SessionInfo};
+use dengine_kv::{Command, Outcome, ReadError, Reader, SESSIONS_MAX, SessionInfo};
 use dengine_protocol::checks::messages::{member, members};
 use dengine_protocol::checks::status::request_status;
 use dengine_protocol::v1::admin_client::AdminClient;
@@ -31,6 +31,7 @@ use super::serving::openers::Openers;
 use super::watch::WatchCount;
 use crate::config::Config;
 use crate::node::{NewMember, Node};
+use crate::storage::RocksStore;
 
 /// What the port of clients serves: it changes nothing, and costs little. A new RPC needs no
 /// thought of that port: what is not named here is refused there.
@@ -83,6 +84,16 @@ impl AdminService {
             hashes: Arc::new(Semaphore::new(AT_ONCE)),
             snapshots: Arc::new(Semaphore::new(AT_ONCE)),
         }
+    }
+
+    /// Makes a hash of this member's state, unless it makes one already.
+    pub(super) async fn hashed<T: Send + 'static>(
+        &self,
+        hash: impl FnOnce(&Reader<RocksStore>) -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, Status> {
+        let _place = one_of(&self.hashes, "hash")?;
+        let hashed = self.aside.read(&self.node, None, HASH_PATIENCE, hash);
+        hashed.await
     }
 
     /// All of it, for the admin port.
@@ -286,12 +297,7 @@ impl Admin for AdminService {
     }
 
     async fn hash(&self, _: Request<HashRequest>) -> Answer<HashResponse> {
-        let _place = one_of(&self.hashes, "hash")?;
-        let read = Reader::logical_hash;
-        let hashed = self
-            .aside
-            .read(&self.node, None, HASH_PATIENCE, read)
-            .await?;
+        let hashed = self.hashed(Reader::logical_hash).await?;
         answer(Ok(HashResponse {
             applied_index: hashed.applied_index.0,
             revision: hashed.revision.0,

@@ -190,15 +190,17 @@ pub(super) fn too_many_streams() -> Status {
 }
 
 /// Streams that may rest, and that have bounds of their own on how many there are.
-const STREAMS: [&str; 5] = [
+const STREAMS: [&str; 6] = [
     "/dengine.v1.Kv/Pipeline",
     "/dengine.v1.Watch/Watch",
     "/etcdserverpb.Watch/Watch",
     "/etcdserverpb.Lease/LeaseKeepAlive",
     OBSERVE,
+    RANGE_STREAM,
 ];
-/// The one of them whose client says but once what it wants.
+/// The two of them whose clients say but once what they want.
 const OBSERVE: &str = "/v3electionpb.Election/Observe";
+const RANGE_STREAM: &str = "/etcdserverpb.KV/RangeStream";
 /// What the services of clients begin with.
 const OF_CLIENTS: [&str; 4] = [
     "/dengine.v1.",
@@ -227,7 +229,7 @@ enum Due {
 impl Due {
     fn on(path: &str) -> Self {
         match path {
-            OBSERVE => Self::Always,
+            OBSERVE | RANGE_STREAM => Self::Always,
             path if STREAMS.contains(&path) => Self::Never,
             path if path.ends_with("/ServerReflectionInfo") => Self::First,
             _ => Self::Always,
@@ -630,6 +632,7 @@ mod tests {
         let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
         assert_eq!(Due::on(reflection), Due::First);
         assert_eq!(Due::on("/dengine.v1.Kv/Pipeline"), Due::Never);
+        assert_eq!(Due::on("/etcdserverpb.KV/RangeStream"), Due::Always);
     }
 
     /// Its length is known later than that it began: it had the patience of a small one.
@@ -703,5 +706,6 @@ mod tests {
         assert!(!is_alone("/dengine.v1.Watch/Watch"));
         assert!(is_alone("/etcdserverpb.KV/Range"));
         assert!(!is_alone("/etcdserverpb.Watch/Watch"));
+        assert!(!is_alone("/etcdserverpb.KV/RangeStream"));
     }
 }

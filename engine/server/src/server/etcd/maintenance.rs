@@ -11,19 +11,19 @@ use dengine_etcd::etcdserverpb::{
     MoveLeaderResponse, SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse,
 };
 use dengine_etcd::maintenance::{self, MemberStatus};
-use dengine_kv::LogicalHash;
+use dengine_kv::Reader;
 use dengine_protocol::checks::status::request_status;
-use dengine_protocol::v1;
-use dengine_protocol::v1::admin_server::Admin as _;
-use dengine_types::{Index, MemberId, Revision};
+use dengine_types::{MemberId, Revision};
 use tokio::sync::Semaphore;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::door::{Door, ServedBy, is_learner};
+use super::reads::refused;
 use crate::error::RequestError;
 use crate::node::{NodeStatus, Role};
 use crate::server::admin::AdminService;
+use crate::storage::RocksStore;
 
 /// Two would read and write the same.
 const MERGES_AT_ONCE: usize = 1;
@@ -51,6 +51,22 @@ impl MaintenanceService {
 
     fn node_status(&self) -> NodeStatus {
         self.door.serving().node.status()
+    }
+
+    /// Of everything that this member has now.
+    async fn hash_of_now(&self) -> Result<HashKvResponse, Status> {
+        let hash = self.admin.hashed(Reader::logical_hash).await?;
+        Ok(maintenance::hash_kv(self.door.header(), &hash))
+    }
+
+    /// Of the pairs of a revision.
+    async fn hash_at(&self, revision: Revision) -> Result<HashKvResponse, Status> {
+        let hash = move |reader: &Reader<RocksStore>| {
+            let hash = reader.revision_hash(revision);
+            hash.map(Ok).or_else(refused)
+        };
+        let hash = self.admin.hashed(hash).await??;
+        Ok(maintenance::hash_kv_at(self.door.header(), &hash))
     }
 }
 
@@ -124,26 +140,14 @@ impl Maintenance for MaintenanceService {
         Err(EtcdError::NotServed("Hash, of the bytes of its store: HashKV compares members").into())
     }
 
-    /// Of everything that the member has now, which says which entry of the log was the last.
     async fn hash_kv(&self, request: Request<HashKvRequest>) -> Answer<HashKvResponse> {
         self.door.admit(request.metadata(), ServedBy::Voters)?;
-        if maintenance::hash_revision(request.get_ref().revision).is_some() {
-            return Err(EtcdError::NotServed("hashes up to a revision of the past").into());
-        }
-        let hashed = self.admin.hash(Request::new(v1::HashRequest {})).await;
-        let hashed = hashed
-            .map_err(|it| self.door.in_etcds_words(&it))?
-            .into_inner();
-        let hash = LogicalHash {
-            applied_index: Index(hashed.applied_index),
-            revision: Revision(hashed.revision),
-            compact_revision: Revision(hashed.compact_revision),
-            hash: hashed.hash,
+        let hashed = match maintenance::hash_revision(request.get_ref().revision) {
+            None => self.hash_of_now().await,
+            Some(revision) => self.hash_at(revision).await,
         };
-        Ok(Response::new(maintenance::hash_kv(
-            self.door.header(),
-            &hash,
-        )))
+        let hashed = hashed.map_err(|it| self.door.in_etcds_words(&it))?;
+        Ok(Response::new(hashed))
     }
 
     type SnapshotStream = BoxStream<SnapshotResponse>;

@@ -5,6 +5,7 @@
 //! - [`writes`]: what changes something.
 //! - [`kv`], [`watch`], [`lease`], [`cluster`], [`maintenance`]: the services. [`absent`]: those
 //!   that are not served.
+//! - [`reads`], [`range_stream`]: ranges, whole and in pieces.
 //! - [`lock`], [`election`]: services on top of these. [`contests`]: what both do.
 //!
 //! What messages mean, and every error string, is in `dengine_etcd`; serving keys and watches is
@@ -20,6 +21,8 @@ mod kv;
 mod lease;
 mod lock;
 mod maintenance;
+mod range_stream;
+mod reads;
 mod watch;
 mod writes;
 
