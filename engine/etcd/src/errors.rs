@@ -192,7 +192,7 @@ impl From<&ReadError> for EtcdError {
         match error {
             ReadError::Future { .. } => Self::FutureRev,
             ReadError::Compacted { .. } => Self::Compacted,
-            // Not UNAVAILABLE or DEADLINE_EXCEEDED, upon which clients would send it again and again.
+            // Upon UNAVAILABLE or DEADLINE_EXCEEDED clients would send it again and again.
             ReadError::Stopped { .. } => Self::TooManyRequests,
             ReadError::Store(_) => Self::Store,
         }

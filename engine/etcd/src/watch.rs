@@ -4,12 +4,11 @@ use dengine_kv::KeyRange;
 use dengine_kv::watch::{EventBatch, WatchSpec};
 use dengine_types::Revision;
 
-use crate::KEY_BYTES_MAX;
 use crate::errors::EtcdError;
 use crate::etcdserverpb::watch_create_request::FilterType;
 use crate::etcdserverpb::{WatchCreateRequest, WatchResponse};
 use crate::header::{Header, signed};
-use crate::messages;
+use crate::{KEY_BYTES_MAX, messages};
 
 /// The id of an answer to no watch in particular: one that was not created, or the progress of all.
 pub const NO_WATCH: i64 = -1;

@@ -17,6 +17,15 @@ pub enum KeyRange {
 }
 
 impl KeyRange {
+    /// How many bytes its bounds take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::One(key) | Self::From(key) => key.len(),
+            Self::Between { start, end } => start.len() + end.len(),
+        }
+    }
+
     /// Decodes the convention of the wire: an empty `range_end` means `key` alone, a single zero
     /// byte means to the end. The result is a copy, because a range may be kept while its request
     /// waits, and must not hold on to the whole message.

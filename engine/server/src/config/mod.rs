@@ -231,7 +231,8 @@ settings! {
         /// refused with RESOURCE_EXHAUSTED.
         max_watch_streams_per_connection: usize = 256;
 
-        /// Most watches, of all streams together; more are refused.
+        /// Most watches, of all streams together; more are refused. One of keys that are longer
+        /// than 4 KiB counts as several.
         max_watches: usize = 16 * 1024;
 
         /// Most watches over one connection, so that no client takes those of all; more are

@@ -32,11 +32,12 @@ struct Taken {
     by_address: HashMap<Option<IpAddr>, usize>,
 }
 
-/// A place that is taken, until it is dropped.
+/// Places that are taken, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     shared: Arc<PlacesShared>,
     connection: Connection,
+    count: usize,
 }
 
 /// Which bound is reached, and how high it is.
@@ -66,26 +67,32 @@ impl Places {
 
     /// Takes one.
     pub(super) fn take(&self, connection: Connection) -> Result<Place, Full> {
+        self.take_many(connection, 1)
+    }
+
+    /// Takes so many at once, or none.
+    pub(super) fn take_many(&self, connection: Connection, count: usize) -> Result<Place, Full> {
         let shared = &self.0;
         let mut taken = shared.taken();
-        if taken.all >= shared.limit {
+        if taken.all + count > shared.limit {
             return Err(Full::Member(shared.limit));
         }
         let of_connection = taken.by_connection.get(&connection).copied();
-        if of_connection.unwrap_or(0) >= shared.limit_each {
+        if of_connection.unwrap_or(0) + count > shared.limit_each {
             return Err(Full::Connection(shared.limit_each));
         }
         let address = address(connection);
         let of_address = taken.by_address.get(&address).copied().unwrap_or(0);
-        if SHARE.more(shared.limit, taken.all, of_address) == 0 {
+        if SHARE.more(shared.limit, taken.all, of_address) < count {
             return Err(Full::Address(of_address));
         }
-        taken.all += 1;
-        *taken.by_connection.entry(connection).or_default() += 1;
-        *taken.by_address.entry(address).or_default() += 1;
+        taken.all += count;
+        *taken.by_connection.entry(connection).or_default() += count;
+        *taken.by_address.entry(address).or_default() += count;
         Ok(Place {
             shared: Arc::clone(shared),
             connection,
+            count,
         })
     }
 
@@ -104,16 +111,16 @@ impl PlacesShared {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.shared.taken();
-        taken.all -= 1;
-        give_back(&mut taken.by_connection, &self.connection);
-        give_back(&mut taken.by_address, &address(self.connection));
+        taken.all -= self.count;
+        give_back(&mut taken.by_connection, &self.connection, self.count);
+        give_back(&mut taken.by_address, &address(self.connection), self.count);
     }
 }
 
-fn give_back<K: Eq + Hash>(counts: &mut HashMap<K, usize>, of: &K) {
-    if let Some(count) = counts.get_mut(of) {
-        *count -= 1;
-        if *count == 0 {
+fn give_back<K: Eq + Hash>(counts: &mut HashMap<K, usize>, of: &K, count: usize) {
+    if let Some(taken) = counts.get_mut(of) {
+        *taken -= count;
+        if *taken == 0 {
             counts.remove(of);
         }
     }
@@ -137,6 +144,19 @@ mod tests {
         drop((second, third, again));
         assert_eq!(places.taken(), 0);
         assert!(places.0.taken().by_connection.is_empty());
+    }
+
+    #[test]
+    fn what_takes_several_takes_all_of_them_or_none() {
+        let places = Places::new(8, 4);
+        let one = Some(SocketAddr::from(([127, 0, 0, 1], 1)));
+        let three = places.take_many(one, 3).unwrap();
+        let full = places.take_many(one, 2).unwrap_err();
+        assert_eq!(full, Full::Connection(4));
+        assert_eq!(places.taken(), 3);
+        drop(three);
+        assert_eq!(places.taken(), 0);
+        assert!(places.take_many(one, 4).is_ok());
     }
 
     #[test]

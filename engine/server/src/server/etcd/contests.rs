@@ -235,22 +235,25 @@ impl Contests {
     }
 
     /// Enters a contest, by a key that no earlier call with its lease is about to have deleted.
+    /// Returns what the key held if it was there already.
     pub(super) async fn enter(
         &self,
         method: &'static str,
         contest: &Contest,
         (lease, value): (i64, Bytes),
         caller: &Caller,
-    ) -> Result<Claim, Status> {
+    ) -> Result<(Claim, Option<Bytes>), Status> {
         let key = contest.key(lease);
         loop {
             // Here, where nothing is left to do once the caller leaves.
             self.leaving.ended(&key).await;
             let entrant = (lease, value.clone());
-            let claim = self.enter_once(method, contest, entrant, caller).await?;
+            let mut claim = self.enter_once(method, contest, entrant, caller).await?;
+            // As large as a value may be, and counted nowhere: a claim that waits does not keep it.
+            let held = claim.entered.held.take();
             // An earlier call may have ended meanwhile.
-            if claim.entered.held.is_none() || !self.leaving.has(&key) {
-                return Ok(claim);
+            if held.is_none() || !self.leaving.has(&key) {
+                return Ok((claim, held));
             }
         }
     }
@@ -319,7 +322,6 @@ impl Contests {
         }
         // Also of a key that was there before: its owner waits here now.
         claim.ends = true;
-        claim.entered.held = None;
         let mut tail = self.tail(call)?;
         while let Some(watches) = next {
             tail.turn_to(watches);

@@ -47,9 +47,8 @@ impl Contests {
     ) -> Result<Claim, Status> {
         let entrant = (lease, value.clone());
         let claim = self.enter("EtcdCampaign", election, entrant, caller);
-        let claim = claim.await?;
-        let held = claim.entered.held.as_ref();
-        if held.is_none_or(|held| *held == value) {
+        let (claim, held) = claim.await?;
+        if held.is_none_or(|held| held == value) {
             return Ok(claim);
         }
         let contender = &claim.entered.contender;

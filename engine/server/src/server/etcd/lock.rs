@@ -38,7 +38,7 @@ impl Lock for LockService {
         let lease = contests.lease(lease, &call.caller).await?;
         let entrant = (lease, Bytes::new());
         let claim = contests.enter("EtcdLock", &contest, entrant, &call.caller);
-        let mut claim = claim.await?;
+        let (mut claim, _) = claim.await?;
         let lost = ContestError::SessionExpired;
         let waited = contests.wait(&contest, &mut claim, &call, lost).await?;
         let entered = claim.keep();

@@ -31,6 +31,8 @@ use crate::server::places::{Connection, Place};
 use crate::server::turns::{self, Whose};
 use crate::telemetry::metrics as names;
 
+/// A watch takes one place more for each so many bytes of its keys.
+const KEY_BYTES_OF_A_PLACE: usize = 4 << 10;
 /// Messages that wait for a client to read them.
 const QUEUED_MESSAGES: usize = 2;
 
@@ -248,7 +250,9 @@ impl<D: Dialect> StreamTask<D> {
             Ok(spec) => spec,
             Err(reason) => return refuse(CancelCause::Invalid, reason),
         };
-        let place = match shared.watches.take(self.connection) {
+        // It keeps its keys for as long as it lives, however long they are.
+        let places = 1 + spec.keys.bytes() / KEY_BYTES_OF_A_PLACE;
+        let place = match shared.watches.take_many(self.connection, places) {
             Ok(place) => place,
             Err(full) => return refuse(CancelCause::TooMany, no_watch(full)),
         };

@@ -1,6 +1,5 @@
 //! Watches that take as much memory as watches may, and whose streams nobody reads.
 
-use anyhow::Result;
 use bytes::Bytes;
 use dengine_etcd::KEY_BYTES_MAX;
 use dengine_etcd::etcdserverpb::watch_request::RequestUnion;
