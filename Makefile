@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
-.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older etcd-differ etcd-suites e2e-full test-setup bench bench-servers bench-baseline images lint fix protos crds
+.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older etcd-differ etcd-suites etcd-python e2e-full test-setup bench bench-servers bench-baseline images lint fix protos crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -139,6 +139,13 @@ etcd-suites: setup-bench ## clients and suites of etcd and Kubernetes on cluster
 	@$(if $(ETCD)$(ENDPOINTS),,$(BUILD))
 	@cd engine/verification/etcd-suites && env CGO_ENABLED=0 GOFLAGS="-mod=readonly -buildvcs=false" $(SUITES_ENV) ETCD_SUITES_KILLS=$(KILLS) \
 	  go test -count=1 -p 1 -timeout 60m $(if $(ONLY),-run '$(ONLY)') ./...
+
+PYTHON_ETCD := $(CACHE)/python-etcd3
+etcd-python: setup-dengine ## python-etcd3 on a member, as its users call it (python3 with venv and PyPI have to be there)
+	@$(BUILD)
+	@python3 -m venv $(PYTHON_ETCD) || { echo "needs python3 with venv: apt-get install python3-venv" >&2; exit 1; }
+	@$(PYTHON_ETCD)/bin/pip install --quiet --disable-pip-version-check --requirement engine/verification/etcd-suites/python/requirements.txt
+	@$(PYTHON_ETCD)/bin/python engine/verification/etcd-suites/python/client.py $(CARGO_TARGET_DIR)/release/dengine
 
 e2e-full: setup-test ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it; ONLY=store: only then, Kubernetes itself on DEngine)
 	@$(BUILD)
