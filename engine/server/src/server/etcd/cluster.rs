@@ -15,10 +15,11 @@ use dengine_kv::{Member, Membership};
 use dengine_protocol::v1::admin_server::Admin as _;
 use dengine_protocol::v1::{Consistency, PromoteRequest, RemoveRequest, TransferLeaderRequest};
 use dengine_types::MemberId;
+use tokio::time::{Instant, sleep};
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 
-use super::door::{Door, ServedBy};
+use super::door::{ASK_AGAIN, Door, ServedBy};
 use crate::server::admin::AdminService;
 
 /// Serves the list of members.
@@ -50,23 +51,45 @@ impl ClusterService {
         Ok(node.membership().map_err(|_| EtcdError::Stopped)?)
     }
 
-    /// etcd removes a member that leads as any other; here another one has to lead by then. If none
-    /// takes the lead, the removal is refused.
-    async fn move_lead_from(&self, id: MemberId, members: &Membership) {
-        let leads = || {
-            let leader = self.door.serving().node.leader();
-            leader.is_some_and(|it| it.id == id)
-        };
+    /// etcd removes a member that leads as any other; here another one has to lead by then. Says
+    /// whether one has just come to. If none takes the lead, the removal is refused.
+    async fn move_lead_from(&self, id: MemberId, members: &Membership) -> bool {
+        let leader = self.door.serving().node.leader();
+        if leader.is_none_or(|it| it.id != id) {
+            return false;
+        }
         for voter in members.voters().filter(|it| it.id != id) {
-            if !leads() {
-                return;
-            }
             let transfer = TransferLeaderRequest {
                 member_id: voter.id.0,
             };
-            let moved = self.admin.transfer_leader(Request::new(transfer)).await;
-            if let Err(status) = moved {
-                tracing::debug!(%status, member = %voter.id, "does not take the lead");
+            match self.admin.transfer_leader(Request::new(transfer)).await {
+                Ok(_) => return true,
+                Err(status) => {
+                    tracing::debug!(%status, member = %voter.id, "does not take the lead");
+                }
+            }
+        }
+        false
+    }
+
+    /// Has the leader remove a member. One that leads newly has heard of no other yet, and refuses
+    /// for a moment what could leave it alone.
+    async fn remove(&self, member_id: u64, leads_newly: bool) -> Result<(), Status> {
+        let until = Instant::now() + self.door.limits().request_timeout();
+        let may_change = |status: &Status| {
+            let code = status.code();
+            matches!(code, Code::FailedPrecondition | Code::Unavailable)
+        };
+        loop {
+            let remove = Request::new(RemoveRequest { member_id });
+            match self.admin.remove(remove).await {
+                Ok(_) => return Ok(()),
+                Err(status) if leads_newly && may_change(&status) && Instant::now() < until => {
+                    sleep(ASK_AGAIN).await;
+                }
+                Err(status) => {
+                    return Err(unchanged(&status, EtcdError::MemberNotEnoughStarted));
+                }
             }
         }
     }
@@ -118,10 +141,8 @@ impl Cluster for ClusterService {
         if !members.members.contains_key(&MemberId(member_id)) {
             return Err(EtcdError::MemberNotFound.into());
         }
-        self.move_lead_from(MemberId(member_id), &members).await;
-        let remove = Request::new(RemoveRequest { member_id });
-        let removed = self.admin.remove(remove).await;
-        removed.map_err(|it| unchanged(&it, EtcdError::MemberNotEnoughStarted))?;
+        let leads_newly = self.move_lead_from(MemberId(member_id), &members).await;
+        self.remove(member_id, leads_newly).await?;
         let members = self.members(request.metadata()).await?;
         Ok(Response::new(MemberRemoveResponse {
             header: self.door.header().without_revision(),

@@ -16,7 +16,7 @@ use crate::server::serving::Serving;
 /// By this a client asks for an error where there is no leader, rather than for a wait.
 const REQUIRE_LEADER_METADATA: &str = "hasleader";
 /// How long after a leader could not be asked it is looked for again.
-const ASK_AGAIN: Duration = Duration::from_millis(50);
+pub(super) const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// How every string of etcd's begins, by which one that has its words already is known.
 const ETCDS: &str = "etcdserver: ";
 
