@@ -162,7 +162,7 @@ pub enum Bug {
     /// The keys of a lease that ends go in a revision each.
     LeaseKeysGoApart,
     /// A new leader counts no time of the leases that were granted before it.
-    LeasesNotCountedAnew,
+    LeasesNotCountedAgain,
     /// A snapshot lacks the records that tell which keys are attached to which lease.
     AttachmentsLostOnSnapshot,
     // It takes threads to see the bugs from here on. The simulator has one, in which loads and
@@ -280,7 +280,7 @@ impl Bug {
         Self::KeepAliveOverPendingExpiry,
         Self::DetachForgotten,
         Self::LeaseKeysGoApart,
-        Self::LeasesNotCountedAnew,
+        Self::LeasesNotCountedAgain,
         Self::AttachmentsLostOnSnapshot,
     ];
 

@@ -239,7 +239,7 @@ pub(super) struct Plan {
     pub(super) sync_interval: Duration,
     /// Disks set space aside for a log's segments, as some file systems can't.
     pub(super) reserves: bool,
-    /// Whoever has filled a disk takes nothing away again: see [`full_disk`](super::full_disk).
+    /// Whoever has filled a disk takes nothing away again: see [`full_disk`].
     pub(super) stays_full: bool,
     /// Members begin with an older program, and each is replaced after a while.
     pub(super) slow_roll: bool,

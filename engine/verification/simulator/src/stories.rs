@@ -17,7 +17,7 @@ pub(super) fn tells(seed: u64, bug: Bug) -> bool {
         | Bug::KeepAliveOverPendingExpiry
         | Bug::DetachForgotten
         | Bug::LeaseKeysGoApart
-        | Bug::LeasesNotCountedAnew
+        | Bug::LeasesNotCountedAgain
         | Bug::AttachmentsLostOnSnapshot => !holder::of(seed, &plan).is_empty(),
         Bug::TruncationWaitsBehindWrite => plan.stays_full,
         _ => focus_of(bug).is_none_or(|it| plan.focus == Some(it)),

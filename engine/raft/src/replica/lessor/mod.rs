@@ -191,7 +191,7 @@ impl Lessor {
         self.term = term;
         self.looks.clear();
         self.checkpoints.clear();
-        if term.is_none() || planted!(LeasesNotCountedAnew) {
+        if term.is_none() || planted!(LeasesNotCountedAgain) {
             return;
         }
         for (lease, held) in &mut self.leases {
