@@ -80,7 +80,7 @@ test: setup-test ## every test but the long ones, those on a real Kubernetes inc
 	@$(call part,Units,$(CARGO_TEST) --no-fail-fast --lib --bins --examples,15 s)
 	@$(call part,Documentation,$(CARGO_TEST) --no-fail-fast --doc,10 s)
 	@$(call part,Conformance and processes,$(CARGO_TEST) --no-fail-fast $(addprefix --test ,$(sort $(TESTS))) -- --skip overload:: --skip under_attack_,4 min)
-	@$(call part,Simulation,$(SIM_TEST),7 min)
+	@$(call part,Simulation,$(SIM_TEST),6 min)
 	@$(call part,Models,$(MODELS_LOOM) && $(MODELS_SHUTTLE),3 min)
 	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes -- --skip full::,6 min$(comma) and 15 for Kubernetes the first time)
 	@$(call part,etcd's API,$(DIFFER) --seed 1 --with leases --seconds 90,90 s)

@@ -42,7 +42,10 @@ def member(program):
             yield etcd
         finally:
             process.terminate()
-            process.wait(PATIENCE)
+            try:
+                process.wait(PATIENCE)
+            finally:
+                process.kill()
 
 
 def keys(client):

@@ -17,9 +17,8 @@
 //! process; [`network`], [`clock`], [`store`] and [`folders`] are what it stands on (its disk is
 //! [`MemoryDisk`](dengine_log::memory::MemoryDisk)). [`client`]s, [`holder`]s of leases and the
 //! [`operator`] use it.
-//! [`invariants`] watch, one file each; `search` asks them to find planted bugs, in the seeds
-//! that `stories` names. [`surroundings`]
-//! holds what all share: [`queue`], [`random`], [`trace`].
+//! [`invariants`] watch, one file each; `search` asks them to find planted bugs, in the seeds that
+//! `stories` names. [`surroundings`] holds what all share: [`queue`], [`random`], [`trace`].
 //!
 //! # Determinism
 //! No clock, no thread, no hash map whose order shows, no randomness but [`random`]. Every line of
