@@ -171,14 +171,16 @@ impl Init {
         cluster_id: u64,
         first_revision: u64,
     ) -> anyhow::Result<()> {
-        let leave_out = format!(
-            "cluster {cluster_id} exists already, and its first revision can't be changed: leave \
-             --first-revision out"
-        );
+        let unknown = || {
+            format!(
+                "cluster {cluster_id} exists already, and is not known to have begun at revision \
+                 {first_revision}: leave --first-revision out, for that can't be changed"
+            )
+        };
         // Ids count from 1.
         let began = |it: &&Reached| it.status.cluster_id == cluster_id && it.status.member_id == 1;
         let first = self.members.iter().find(began);
-        let first = first.with_context(|| leave_out.clone())?;
+        let first = first.with_context(unknown)?;
         // Answered in the same way again, unless the cluster began at another one.
         let again = BootstrapRequest {
             cluster_id,
@@ -186,8 +188,8 @@ impl Init {
             first_revision,
         };
         let begun = first.client.bootstrap_with(again).await;
-        let begun = begun.with_context(|| leave_out.clone())?;
-        ensure!(begun.first_revision == first_revision, "{leave_out}");
+        let begun = begun.with_context(unknown)?;
+        ensure!(begun.first_revision == first_revision, unknown());
         Ok(())
     }
 
