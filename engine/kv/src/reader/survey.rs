@@ -8,6 +8,10 @@ use crate::scan::{Scan, Seen};
 use crate::store::Store;
 use crate::{KeyRange, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, Refusal};
 
+/// So many times the limit of a command its ranges may hold in all: it does one of two lists of
+/// operations, and both are surveyed.
+const LISTS: usize = 2;
+
 /// The content of ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
@@ -28,7 +32,21 @@ impl Survey {
     ///
     /// It exceeds what one command may visit.
     pub fn check(&self) -> Result<(), Refusal> {
-        let fits = self.keys <= RANGE_VISIT_KEYS_MAX && self.bytes <= RANGE_VISIT_BYTES_MAX;
+        self.check_lists(1)
+    }
+
+    /// Refuses a command that would visit too much whichever of its lists of operations is done.
+    ///
+    /// # Errors
+    ///
+    /// Its ranges hold more than two commands may visit.
+    pub fn check_either(&self) -> Result<(), Refusal> {
+        self.check_lists(LISTS)
+    }
+
+    fn check_lists(&self, lists: usize) -> Result<(), Refusal> {
+        let fits = self.keys <= lists * RANGE_VISIT_KEYS_MAX
+            && self.bytes <= lists * RANGE_VISIT_BYTES_MAX;
         fits.then_some(()).ok_or(Refusal::RangesTooLarge {
             keys_max: RANGE_VISIT_KEYS_MAX as u64,
             bytes_max: RANGE_VISIT_BYTES_MAX as u64,
@@ -37,8 +55,9 @@ impl Survey {
 }
 
 impl<S: Store> Reader<S> {
-    /// Measures these ranges. It ends soon after more than `gone_max` of their keys are gone, and
-    /// visits no more of each than a command may.
+    /// Measures these ranges. It ends soon after more than `gone_max` of their keys are gone, or
+    /// once they hold more than [`Survey::check_either`] lets pass, and visits no more of each than
+    /// a command may.
     ///
     /// # Errors
     ///
@@ -74,7 +93,7 @@ impl<S: Store> Reader<S> {
             all.gone += own.gone + stepped_over;
             all.keys += own.keys;
             all.bytes += own.bytes;
-            if all.gone > gone_max {
+            if all.gone > gone_max || all.check_either().is_err() {
                 break;
             }
         }

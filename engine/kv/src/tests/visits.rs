@@ -395,6 +395,23 @@ fn a_survey_finds_what_exceeds_the_limit_of_a_command() {
     assert_eq!(survey(&[some]).check(), Ok(()));
 }
 
+/// A hundred ranges of a transaction were surveyed one after the other, each as far as a command may
+/// visit, and every other write waited for that.
+#[test]
+fn a_survey_of_many_ranges_ends_where_no_command_goes_on() {
+    let (store, machine) = filled(RANGE_VISIT_KEYS_MAX);
+    let survey = |ranges: &[KeyRange]| machine.reader().survey(ranges, 0).expect("look");
+    let both = [everything(), everything()];
+    assert_eq!(survey(&both).check_either(), Ok(()));
+    let many = vec![everything(); 100];
+    let (moves, found) = store.moves_of(|| survey(&many));
+    assert_eq!(found.check_either(), Err(too_large_refusal()));
+    assert!(
+        moves <= 3 * (RANGE_VISIT_KEYS_MAX as u64 + 10),
+        "{moves} moves"
+    );
+}
+
 #[test]
 fn commands_without_ranges_visit_none() {
     for command in [put("a", "1"), super::delete("a"), compact(1)] {

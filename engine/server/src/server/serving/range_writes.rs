@@ -80,7 +80,8 @@ impl Serving {
     /// How many keys its ranges hold that are gone and have to be stepped over, as far as this
     /// member is the one to order it. Refuses what no bound of commands refuses when it is applied:
     /// too many of them, and too many of all keys while a member has not announced that it reads
-    /// commands with a bound.
+    /// commands with a bound. One whose ranges hold more keys than any command may visit is refused
+    /// here as well: it would take long only to learn how many.
     ///
     /// Not [aside](crate::server::aside): there it would wait behind every long read, with its turn
     /// in hand.
@@ -104,9 +105,11 @@ impl Serving {
         if found.gone > GONE_KEYS_MAX {
             return Err(too_many_gone());
         }
-        if status.command_version < Some(CommandVersion::V3) {
-            found.check().map_err(|it| refusal_status(&it))?;
-        }
+        let fits = match status.command_version < Some(CommandVersion::V3) {
+            true => found.check(),
+            false => found.check_either(),
+        };
+        fits.map_err(|it| refusal_status(&it))?;
         Ok(found.gone as u64)
     }
 
@@ -152,15 +155,27 @@ impl Serving {
                 }
                 Err((refused, cost)) => (Err(refused), cost),
             };
-            // A caller that left needs no answer, but rests.
-            let _ = answer.send(ordered);
             // No longer than a request waits for its turn: a client with one after the other is
             // served.
             let longest = serving.limits.request_timeout() * 9 / 10;
-            if let Some(rest) = cost.rest()
-                && !serving.is_for_another(&caller).await
-            {
-                turn.rest(rest.min(longest));
+            let rest = cost.rest().map(|rest| rest.min(longest));
+            match (rest, caller.origin) {
+                // Before it hears of the answer: its next write would come sooner than the rest.
+                (Some(rest), Origin::Client) => {
+                    turn.rest(rest);
+                    // A caller that left needs no answer, but rests.
+                    let _ = answer.send(ordered);
+                }
+                // Members are looked up, for which no answer waits.
+                (Some(rest), Origin::Member) => {
+                    let _ = answer.send(ordered);
+                    if !serving.is_for_another(&caller).await {
+                        turn.rest(rest);
+                    }
+                }
+                (None, _) => {
+                    let _ = answer.send(ordered);
+                }
             }
         });
         let ended = |_| {
@@ -196,9 +211,6 @@ impl Serving {
     /// Whether a member has passed it on, which has its client rest. A peer that says it is a
     /// member has to have the address of one, as far as these are known.
     async fn is_for_another(&self, caller: &Caller) -> bool {
-        if caller.origin == Origin::Client {
-            return false;
-        }
         let Ok(membership) = self.node.membership() else {
             return false;
         };
