@@ -26,6 +26,17 @@ pub struct Range {
     keys_only: bool,
 }
 
+/// What was found besides pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// At which it was read.
+    pub revision: Revision,
+    /// There are keys behind those that were read.
+    pub more: bool,
+    /// Keys of the range.
+    pub count: u64,
+}
+
 impl Range {
     /// Checks what is asked for.
     ///
@@ -60,13 +71,32 @@ impl Range {
         })
     }
 
-    /// The answer. `count` is the answer to [`Self::count_query`], if that was asked.
+    /// The answer to what was read at once. `count` is the answer to [`Self::count_query`], if that
+    /// was asked.
     #[must_use]
     pub fn response(&self, header: Header, result: RangeResult, count: u64) -> RangeResponse {
-        let mut selected = Selected::new(self.selection, self.limit);
+        let mut selected = self.selected();
         for kv in result.kvs {
             selected.offer(kv);
         }
+        let found = Found {
+            revision: result.revision,
+            more: result.more,
+            count: result.count.unwrap_or(count),
+        };
+        self.answer(header, selected, found)
+    }
+
+    /// What the answer will have of the pairs that are read, which need not all be kept meanwhile:
+    /// of a range that is sorted and cut, no more than the limit.
+    #[must_use]
+    pub fn selected(&self) -> Selected {
+        Selected::new(self.selection, self.limit)
+    }
+
+    /// The answer, of what was selected.
+    #[must_use]
+    pub fn answer(&self, header: Header, selected: Selected, found: Found) -> RangeResponse {
         let (kvs, more) = selected.finish();
         let mut kvs: Vec<_> = kvs.into_iter().map(key_value).collect();
         if self.keys_only {
@@ -75,10 +105,10 @@ impl Range {
             }
         }
         RangeResponse {
-            header: header.at(result.revision),
+            header: header.at(found.revision),
             kvs,
-            more: more || result.more,
-            count: signed(result.count.unwrap_or(count)),
+            more: more || found.more,
+            count: signed(found.count),
         }
     }
 }

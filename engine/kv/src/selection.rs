@@ -79,9 +79,14 @@ impl Selection {
         mod_fits && self.create_revisions.contain(kv.create_revision)
     }
 
+    /// Whether pairs are returned in the order in which they are read.
+    fn keeps_order(&self) -> bool {
+        self.by == SortBy::Key && self.order != SortOrder::Descending
+    }
+
     fn place(&self, kv: &KeyValue) -> Place {
         let sorted_by = match self.by {
-            SortBy::Key if self.order != SortOrder::Descending => Sorted::ByKey,
+            _ if self.keeps_order() => Sorted::ByKey,
             SortBy::Key => Sorted::Bytes(kv.key.clone()),
             SortBy::Version => Sorted::Number(kv.version),
             SortBy::CreateRevision => Sorted::Number(kv.create_revision.0),
@@ -110,13 +115,35 @@ enum Sorted {
     Bytes(Bytes),
 }
 
+/// Pairs in the order in which they are returned.
+enum Kept {
+    AsRead(Vec<KeyValue>),
+    Sorted(BTreeMap<Place, KeyValue>),
+}
+
+impl Kept {
+    fn len(&self) -> usize {
+        match self {
+            Self::AsRead(kvs) => kvs.len(),
+            Self::Sorted(kvs) => kvs.len(),
+        }
+    }
+
+    fn pop_last(&mut self) -> Option<KeyValue> {
+        match self {
+            Self::AsRead(kvs) => kvs.pop(),
+            Self::Sorted(kvs) => kvs.pop_last().map(|(_, last)| last),
+        }
+    }
+}
+
 /// The pairs that a read has selected so far: those that it would return if there were no more.
 pub struct Selected {
     selection: Selection,
     /// 0 for no limit.
     limit: u64,
     offered: u64,
-    kvs: BTreeMap<Place, KeyValue>,
+    kvs: Kept,
     /// Pairs were left out because of the limit.
     more: bool,
     bytes: usize,
@@ -130,7 +157,10 @@ impl Selected {
             selection,
             limit,
             offered: 0,
-            kvs: BTreeMap::new(),
+            kvs: match selection.keeps_order() {
+                true => Kept::AsRead(Vec::new()),
+                false => Kept::Sorted(BTreeMap::new()),
+            },
             more: false,
             bytes: 0,
         }
@@ -152,9 +182,14 @@ impl Selected {
             return;
         }
         self.bytes += size_bytes(&kv);
-        self.kvs.insert(self.selection.place(&kv), kv);
+        match &mut self.kvs {
+            Kept::AsRead(kvs) => kvs.push(kv),
+            Kept::Sorted(kvs) => {
+                kvs.insert(self.selection.place(&kv), kv);
+            }
+        }
         if self.limit > 0 && self.kvs.len() as u64 > self.limit {
-            let (_, last) = self.kvs.pop_last().expect("it has more than the limit");
+            let last = self.kvs.pop_last().expect("it has more than the limit");
             self.bytes -= size_bytes(&last);
             self.more = true;
         }
@@ -166,10 +201,26 @@ impl Selected {
         self.bytes
     }
 
+    /// How many pairs it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.kvs.len()
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The pairs in their order, and whether some were left out because of the limit.
     #[must_use]
     pub fn finish(self) -> (Vec<KeyValue>, bool) {
-        (self.kvs.into_values().collect(), self.more)
+        let kvs = match self.kvs {
+            Kept::AsRead(kvs) => kvs,
+            Kept::Sorted(kvs) => kvs.into_values().collect(),
+        };
+        (kvs, self.more)
     }
 }
 
@@ -206,8 +257,9 @@ mod tests {
     fn check(selection: Selection, limit: u64, expected: &str, expect_more: bool) {
         let mut selected = Selected::new(selection, limit);
         pairs().into_iter().for_each(|kv| selected.offer(kv));
-        let bytes = selected.size_bytes();
+        let (bytes, pairs) = (selected.size_bytes(), selected.len());
         let (kvs, more) = selected.finish();
+        assert_eq!(pairs, kvs.len());
         let keys: Vec<_> = kvs.iter().flat_map(|kv| kv.key.to_vec()).collect();
         assert_eq!(
             String::from_utf8(keys).expect("text"),

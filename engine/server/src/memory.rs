@@ -3,11 +3,12 @@
 //! Of what the process may have, its control group's limit or the machine's memory, writes that
 //! wait get an eighth; connections, what has arrived of requests, and requests that wait, a
 //! sixteenth each; answers that wait, calls that are open, what waits for each peer, and messages
-//! of peers, a thirty-second each; what watches hold, and what has arrived on the admin port, half
-//! of that: if they want as much. The rest, half of it in a cluster of three, is for the store's
-//! tables and caches, and for what is neither counted nor large, and for what those that are
-//! counted take besides. Around a change of leaders writes that wait for a leader's answer may take
-//! up to another eighth, until those that waited for this member's are told.
+//! of peers, a thirty-second each; what watches hold, who contends for a lock or for the lead, and
+//! what has arrived on the admin port, half of that: if they want as much. The rest, nearly half of
+//! it in a cluster of three, is for the store's tables and caches, and for what is neither counted
+//! nor large, and for what those that are counted take besides. Around a change of leaders writes
+//! that wait for a leader's answer may take up to another eighth, until those that waited for this
+//! member's are told.
 //!
 //! That is an estimate, and what is on its way between two counts is in neither. So it is also
 //! measured what the process has. Above half of what it may have, the allocator gives back at once
@@ -56,6 +57,8 @@ pub(crate) enum Use {
     Calls,
     /// Requests that wait for a place or for their turn.
     Waiting,
+    /// Calls that contend for a lock or for the lead of an election, and their keys.
+    Contests,
     /// Messages of peers that wait for the replica.
     FromPeers,
     /// Messages that wait for one peer.
@@ -94,7 +97,7 @@ fn part(of: Use, memory: u64) -> usize {
         Use::Writes => 8,
         Use::Connections | Use::Requests | Use::Waiting => 16,
         Use::Answers | Use::Calls | Use::FromPeers | Use::ToPeer => 32,
-        Use::Watches | Use::AdminRequests => 64,
+        Use::Watches | Use::Contests | Use::AdminRequests => 64,
     };
     usize::try_from(memory / of_all).unwrap_or(usize::MAX)
 }

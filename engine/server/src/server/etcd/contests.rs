@@ -26,13 +26,24 @@ use tonic::{Code, Request, Status};
 
 use super::door::Door;
 use crate::connections::Connection;
+use crate::memory;
 use crate::node::answers::Held;
-use crate::server::places;
+use crate::server::places::{self, Place, Places};
 use crate::server::serving::{Caller, connection};
 use crate::server::watch::{self, Tail};
 
 /// Pause before a key is deleted again whose deletion there was no place for.
 const LEAVE_AGAIN: Duration = Duration::from_millis(200);
+
+/// Memory of all who contend.
+const CONTEST_BYTES_MAX: usize = 64 << 20;
+/// In these it is counted.
+const UNIT_BYTES: usize = 1 << 10;
+/// What a contender takes besides copies of its key.
+const CONTENDER_BYTES: usize = 2 << 10;
+/// Its key is there that many times: in what is asked and what is found, in what is watched, and in
+/// what has it deleted.
+const COPIES_OF_KEY: usize = 8;
 
 /// What is watched, from this revision on.
 type Watched = (WatchSpec, Revision);
@@ -65,6 +76,9 @@ pub(super) struct Contests {
     pub(super) door: Door,
     watch: watch::WatchService,
     leaving: Leaving,
+    /// Units of memory. Each contender has some from before it has a key until that is deleted,
+    /// which goes on when its call has ended.
+    memory: Places,
 }
 
 /// Keys whose deletion is under way here, for nobody waits any more for what they were made for.
@@ -133,6 +147,8 @@ pub(super) struct Claim {
     pub(super) entered: Entered,
     /// The key goes with this: nobody waits for what it was made for.
     ends: bool,
+    /// What counts its memory; `None`: what has the key deleted counts it.
+    memory: Option<Place>,
 }
 
 impl Claim {
@@ -151,9 +167,10 @@ impl Claim {
         // Known before anybody can come again.
         let deletion = self.leaving.begin(contender.key.clone());
         let leave = leave(self.door.clone(), contender, self.caller.clone());
+        let memory = self.memory.take();
         Some(self.door.serving().detach(async move {
             leave.await;
-            drop(deletion);
+            drop((deletion, memory));
         }))
     }
 
@@ -199,11 +216,27 @@ async fn leave(door: Door, contender: Contender, caller: Caller) {
 
 impl Contests {
     pub(super) fn new(door: Door, watch: watch::WatchService) -> Self {
+        // The longest key fits into the share of one client.
+        let least = 2 * memory_of(KEY_BYTES_MAX);
+        let bytes = memory::most(memory::Use::Contests, CONTEST_BYTES_MAX, least);
+        let units = bytes / UNIT_BYTES;
         Self {
             door,
             watch,
             leaving: Leaving::default(),
+            memory: Places::new(units, units),
         }
+    }
+
+    /// Room for who wants to contend.
+    ///
+    /// # Errors
+    /// Those who contend take as much memory as they may, or those of its address do.
+    pub(super) fn room(&self, contest: &Contest, call: &Call) -> Result<Place, Status> {
+        // The key of the largest lease.
+        let units = memory_of(contest.key(i64::MIN).len()).div_ceil(UNIT_BYTES);
+        let room = self.memory.take_many(call.remote, units);
+        room.map_err(|_| by_way_of_a_client(&EtcdError::TooManyRequests.into()))
     }
 
     /// The lease by which to contend: a new one for a caller that has none.
@@ -241,20 +274,22 @@ impl Contests {
         method: &'static str,
         contest: &Contest,
         (lease, value): (i64, Bytes),
-        caller: &Caller,
+        (caller, mut memory): (&Caller, Place),
     ) -> Result<(Claim, Option<Bytes>), Status> {
         let key = contest.key(lease);
         loop {
             // Here, where nothing is left to do once the caller leaves.
             self.leaving.ended(&key).await;
             let entrant = (lease, value.clone());
-            let mut claim = self.enter_once(method, contest, entrant, caller).await?;
+            let claim = self.enter_once(method, contest, entrant, (caller, memory));
+            let mut claim = claim.await?;
             // As large as a value may be, and counted nowhere: a claim that waits does not keep it.
             let held = claim.entered.held.take();
             // An earlier call may have ended meanwhile.
             if held.is_none() || !self.leaving.has(&key) {
                 return Ok((claim, held));
             }
+            memory = claim.memory.take().expect("the key has not left");
         }
     }
 
@@ -265,7 +300,7 @@ impl Contests {
         method: &'static str,
         contest: &Contest,
         (lease, value): (i64, Bytes),
-        caller: &Caller,
+        (caller, memory): (&Caller, Place),
     ) -> Result<Claim, Status> {
         let (contests, contest) = (self.clone(), contest.clone());
         let caller = Caller {
@@ -284,6 +319,7 @@ impl Contests {
                 // One that was there may be a lock that is held.
                 ends: entered.held.is_none(),
                 entered,
+                memory: Some(memory),
             })
         };
         let entering = self.door.serving().detach(enter);
@@ -464,6 +500,11 @@ impl Contests {
             }
         }
     }
+}
+
+/// What a contender takes whose key is so long.
+fn memory_of(key_bytes: usize) -> usize {
+    CONTENDER_BYTES + COPIES_OF_KEY * key_bytes
 }
 
 /// The contest for a name.

@@ -20,6 +20,7 @@ use tonic::{Request, Response, Status};
 use super::contests::{Call, Claim, Contests, contest, revision, watched};
 use super::door::ServedBy;
 use crate::server::gate::Kind;
+use crate::server::places::Place;
 use crate::server::serving::{Caller, counted};
 use crate::server::watch::{Lost, Responses, Tail, Teller};
 
@@ -43,10 +44,10 @@ impl Contests {
         &self,
         election: &Contest,
         (lease, value): (i64, Bytes),
-        caller: &Caller,
+        (caller, room): (&Caller, Place),
     ) -> Result<Claim, Status> {
         let entrant = (lease, value.clone());
-        let claim = self.enter("EtcdCampaign", election, entrant, caller);
+        let claim = self.enter("EtcdCampaign", election, entrant, (caller, room));
         let (claim, held) = claim.await?;
         if held.is_none_or(|held| held == value) {
             return Ok(claim);
@@ -193,8 +194,9 @@ impl Election for ElectionService {
         let election = contest(&name)?;
         // A part of the message keeps all of it, and this one is there for as long as it waits.
         name = Bytes::copy_from_slice(&name);
+        let room = contests.room(&election, &call)?;
         let lease = contests.lease(lease, &call.caller).await?;
-        let claim = contests.stand(&election, (lease, value), &call.caller);
+        let claim = contests.stand(&election, (lease, value), (&call.caller, room));
         let mut claim = claim.await?;
         let lost = ContestError::NotLeader;
         contests.wait(&election, &mut claim, &call, lost).await?;

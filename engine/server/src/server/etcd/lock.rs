@@ -35,9 +35,10 @@ impl Lock for LockService {
         let contest = contest(&name)?;
         // A part of the message keeps all of it.
         drop(name);
+        let room = contests.room(&contest, &call)?;
         let lease = contests.lease(lease, &call.caller).await?;
         let entrant = (lease, Bytes::new());
-        let claim = contests.enter("EtcdLock", &contest, entrant, &call.caller);
+        let claim = contests.enter("EtcdLock", &contest, entrant, (&call.caller, room));
         let (mut claim, _) = claim.await?;
         let lost = ContestError::SessionExpired;
         let waited = contests.wait(&contest, &mut claim, &call, lost).await?;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use dengine_etcd::EtcdError;
 use dengine_etcd::etcdserverpb::RangeResponse;
-use dengine_etcd::range::Range;
+use dengine_etcd::range::{Found, Range};
 use dengine_kv::store::Store;
-use dengine_kv::{KeyRange, KeyValue, RangeQuery, RangeResult, ReadError, Reader};
+use dengine_kv::{KeyRange, KeyValue, RangeQuery, RangeResult, ReadError, Reader, Selected};
 use dengine_protocol::checks::status::read_status;
 use dengine_protocol::v1::Consistency;
 use tokio::time::timeout;
@@ -29,10 +29,10 @@ const PAGE_BYTES: usize = 1 << 20;
 /// stopped.
 pub(super) type Read<T> = Result<Result<T, Status>, ReadError>;
 
-/// A range as it was read: pairs, all keys of it, and what counts their memory.
-struct Found {
-    result: RangeResult,
-    count: u64,
+/// A range as it was read, with what counts the memory of its pairs.
+struct Whole {
+    selected: Selected,
+    found: Found,
     held: Held,
 }
 
@@ -45,10 +45,10 @@ impl Door {
         source: &Source,
         patience: Duration,
     ) -> Result<(RangeResponse, Held), Status> {
-        let found = self.read(range, source, patience).await;
-        let found = found.map_err(|it| self.in_etcds_words(&it))?;
-        let response = range.response(self.header(), found.result, found.count);
-        Ok((response, found.held))
+        let read = self.read(range, source, patience).await;
+        let read = read.map_err(|it| self.in_etcds_words(&it))?;
+        let response = range.answer(self.header(), read.selected, read.found);
+        Ok((response, read.held))
     }
 
     async fn read(
@@ -56,7 +56,7 @@ impl Door {
         range: &Arc<Range>,
         source: &Source,
         patience: Duration,
-    ) -> Result<Found, Status> {
+    ) -> Result<Whole, Status> {
         let begun = Instant::now();
         self.freshen(range.serializable, patience).await?;
         let left = patience.saturating_sub(begun.elapsed());
@@ -92,9 +92,9 @@ impl Serving {
         range: &Arc<Range>,
         whose: IpAddr,
         patience: Duration,
-    ) -> Result<Found, Status> {
+    ) -> Result<Whole, Status> {
         let (own, budget) = (Arc::clone(range), self.answers.clone());
-        let read = move |reader: &Reader<RocksStore>| found(reader, &own, (&budget, whose));
+        let read = move |reader: &Reader<RocksStore>| whole(reader, &own, (&budget, whose));
         self.read_keys(&range.query.keys, whose, patience, read)
             .await
     }
@@ -126,70 +126,88 @@ fn too_slow(status: &Status) -> Status {
 
 /// Reads pairs, and counts all keys of the range at the same revision, with room for them in the
 /// budget of a client's answers.
-fn found<S: Store>(
+fn whole<S: Store>(
     reader: &Reader<S>,
     range: &Range,
     room: (&AnswerBudget, IpAddr),
-) -> Read<Found> {
+) -> Read<Whole> {
     let is_newest = range.query.revision.is_none();
     loop {
-        let (result, held) = match pages(reader, &range.query, room) {
+        let read = match pages(reader, range, room) {
             Ok(Some(read)) => read,
             Ok(None) => return Ok(Err(EtcdError::TooManyRequests.into())),
             // The newest revision was compacted meanwhile: it is read again.
             Err(ReadError::Compacted { .. }) if is_newest => continue,
             Err(error) => return refused(error),
         };
-        let count = match range.count_query(&result).map(|it| reader.range(&it)) {
-            None => 0,
+        let count = match range.count_query(&read.last).map(|it| reader.range(&it)) {
+            None => read.last.count.unwrap_or_default(),
             Some(Ok(counted)) => counted.count.unwrap_or_default(),
             Some(Err(ReadError::Compacted { .. })) if is_newest => continue,
             Some(Err(error)) => return refused(error),
         };
-        return Ok(Ok(Found {
-            result,
-            count,
-            held,
+        return Ok(Ok(Whole {
+            selected: read.selected,
+            found: Found {
+                revision: read.last.revision,
+                more: read.last.more,
+                count,
+            },
+            held: read.held,
         }));
     }
+}
+
+/// The pages of a range, as far as the answer will have their pairs.
+struct Pages {
+    selected: Selected,
+    /// The last one, without its pairs; it says how many keys all of them have.
+    last: RangeResult,
+    held: Held,
 }
 
 /// Reads what is asked for at one revision, however much it is, page by page; `None`: there is no
 /// room for it. It is not cut but refused: no answer may be larger.
 fn pages<S: Store>(
     reader: &Reader<S>,
-    query: &RangeQuery,
+    range: &Range,
     (budget, whose): (&AnswerBudget, IpAddr),
-) -> Result<Option<(RangeResult, Held)>, ReadError> {
+) -> Result<Option<Pages>, ReadError> {
     let page_of = |query: &RangeQuery, have: usize| RangeQuery {
         limit: PAGE_PAIRS.min(query.limit - have),
         max_bytes: PAGE_BYTES,
         ..query.clone()
     };
-    let mut held = budget.none(whose);
-    let mut result = read(reader, &page_of(query, 0))?;
-    let mut bytes = bytes_of(&result.kvs);
+    let query = &range.query;
+    let (mut selected, mut held, mut pairs) = (range.selected(), budget.none(whose), 0);
+    let mut page = read(reader, &page_of(query, 0))?;
     loop {
+        page.count = page.count.map(|count| count + pairs as u64);
+        pairs += page.kvs.len();
+        let last = page.kvs.last().map(|it| it.key.clone());
+        for kv in page.kvs.drain(..) {
+            selected.offer(kv);
+        }
         // All at once: of what a client has none of yet, it may have more than its share.
         drop(held);
-        match budget.hold(whose, bytes) {
+        match budget.hold(whose, memory_of(&selected)) {
             Some(room) => held = room,
             None => return Ok(None),
         }
-        let last = result.kvs.last().filter(|_| result.more);
-        let Some(last) = last.filter(|_| result.kvs.len() < query.limit) else {
-            return Ok(Some((result, held)));
+        let last = last.filter(|_| page.more && pairs < query.limit);
+        let Some(last) = last else {
+            return Ok(Some(Pages {
+                selected,
+                last: page,
+                held,
+            }));
         };
         let rest = RangeQuery {
-            keys: query.keys.after(&last.key),
-            revision: query.revision.or(Some(result.revision)),
+            keys: query.keys.after(&last),
+            revision: query.revision.or(Some(page.revision)),
             ..query.clone()
         };
-        let page = read(reader, &page_of(&rest, result.kvs.len()))?;
-        bytes += bytes_of(&page.kvs);
-        result.more = page.more;
-        result.count = page.count.map(|count| count + result.kvs.len() as u64);
-        result.kvs.extend(page.kvs);
+        page = read(reader, &page_of(&rest, pairs))?;
     }
 }
 
@@ -220,6 +238,10 @@ pub(super) fn refused<T>(error: ReadError) -> Read<T> {
     }
 }
 
+fn memory_of(selected: &Selected) -> usize {
+    selected.size_bytes() + selected.len() * size_of::<KeyValue>()
+}
+
 pub(super) fn bytes_of(kvs: &[KeyValue]) -> usize {
     let bytes = |kv: &KeyValue| size_of::<KeyValue>() + kv.key.len() + kv.value.len();
     kvs.iter().map(bytes).sum()
@@ -229,7 +251,7 @@ pub(super) fn bytes_of(kvs: &[KeyValue]) -> usize {
 mod tests {
     use bytes::Bytes;
     use dengine_etcd::Header;
-    use dengine_etcd::etcdserverpb::RangeRequest;
+    use dengine_etcd::etcdserverpb::{RangeRequest, range_request as wire};
     use dengine_kv::store::MemoryStore;
     use dengine_kv::{Command, CommandVersion, StateMachine};
     use dengine_types::{Entry, EntryKind, Index, Term};
@@ -266,10 +288,15 @@ mod tests {
         budget: &AnswerBudget,
     ) -> Result<(RangeResponse, usize), Status> {
         let range = Range::new(request).unwrap();
-        let found = found(&machine.reader(), &range, (budget, whose())).unwrap()?;
-        let held = found.held.bytes();
-        let response = range.response(Header::default(), found.result, found.count);
+        let read = whole(&machine.reader(), &range, (budget, whose())).unwrap()?;
+        let held = read.held.bytes();
+        let response = range.answer(Header::default(), read.selected, read.found);
         Ok((response, held))
+    }
+
+    /// Of a key without its value.
+    fn memory_of_one() -> usize {
+        32 + size_of::<KeyValue>() + "k000000".len()
     }
 
     fn all(limit: usize) -> RangeRequest {
@@ -318,7 +345,7 @@ mod tests {
             keys_only: true,
             ..all(0)
         };
-        let pair = size_of::<KeyValue>() + "k000000".len();
+        let pair = memory_of_one();
         let budget = AnswerBudget::new(KEYS * pair, KEYS * pair);
         let (_, held) = ask(&machine, &keys, &budget).unwrap();
         assert_eq!(held, KEYS * pair);
@@ -329,6 +356,26 @@ mod tests {
         let page = AnswerBudget::new(PAGE_PAIRS * pair - 1, PAGE_PAIRS * pair - 1);
         assert!(ask(&machine, &keys, &page).is_err());
         assert_eq!(page.held_by(whose()), 0);
+    }
+
+    /// Each who waited for a lock had the keys of all who wait in memory, to find the one before
+    /// its own.
+    #[test]
+    fn of_a_range_that_is_sorted_and_cut_no_more_is_kept_than_is_answered() {
+        let machine = machine(KEYS, 1);
+        let newest = RangeRequest {
+            keys_only: true,
+            sort_order: wire::SortOrder::Descend.into(),
+            sort_target: wire::SortTarget::Create.into(),
+            ..all(100)
+        };
+        let room = 100 * memory_of_one();
+        let budget = AnswerBudget::new(room, room);
+        let (response, held) = ask(&machine, &newest, &budget).unwrap();
+        assert_eq!((response.kvs.len(), held), (100, room));
+        assert_eq!(response.kvs[0].key, format!("k{:06}", KEYS - 1));
+        assert!(response.more);
+        assert_eq!(usize::try_from(response.count), Ok(KEYS));
     }
 
     #[test]

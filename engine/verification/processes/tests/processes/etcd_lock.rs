@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use dengine_etcd::KEY_BYTES_MAX;
 use dengine_etcd::etcdserverpb::kv_client::KvClient;
 use dengine_etcd::etcdserverpb::lease_client::LeaseClient;
 use dengine_etcd::etcdserverpb::maintenance_client::MaintenanceClient;
@@ -16,7 +17,7 @@ use dengine_etcd::v3electionpb::{
 };
 use dengine_etcd::v3lockpb::lock_client::LockClient;
 use dengine_etcd::v3lockpb::{LockRequest, LockResponse, UnlockRequest};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
@@ -296,6 +297,29 @@ async fn a_name_that_is_longer_than_a_key_is_refused_before_all_else() {
     let leases = client.lease.lease_leases(LeaseLeasesRequest {}).await;
     let leases = leases.unwrap().into_inner().leases;
     assert!(leases.is_empty(), "none was granted: {leases:?}");
+}
+
+/// Who waits keeps its key several times: a crowd with the longest names took all memory.
+#[tokio::test]
+async fn a_crowd_with_long_names_has_no_more_memory_than_its_share() {
+    const CROWD: usize = 300;
+    let cluster = Cluster::form_with(1, Member::serve_etcd).await;
+    let mut client = EtcdClient::of(&cluster.members[0]).await;
+    let name = "n".repeat(KEY_BYTES_MAX - 17);
+    let held = client.lock(&name, 0).await.unwrap();
+    let mut crowd = JoinSet::new();
+    for _ in 0..CROWD {
+        let (mut one, name) = (client.clone(), name.clone());
+        crowd.spawn(async move { one.lock(&name, 0).await });
+    }
+    let told = crowd.join_next().await.expect("not all may wait").unwrap();
+    refused(told, "etcdserver: too many requests");
+    // It needs far less.
+    client.lock("short", 0).await.unwrap();
+    // What they had comes back once they are gone and their keys are deleted.
+    drop(crowd);
+    client.unlock(held.key).await;
+    client.lock(&name, 0).await.unwrap();
 }
 
 #[tokio::test]
