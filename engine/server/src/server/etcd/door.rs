@@ -27,9 +27,9 @@ pub(super) struct Door(Arc<Serving>);
 /// Which members serve a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServedBy {
-    /// Those that vote.
+    /// Those that vote, and learners that have caught up.
     Voters,
-    /// Learners as well: what is asked for is what they have.
+    /// All learners as well: what is asked for is what they have.
     All,
 }
 
@@ -61,7 +61,9 @@ impl Door {
         served_by: ServedBy,
     ) -> Result<(), EtcdError> {
         let status = self.0.node.status();
-        if served_by == ServedBy::Voters && is_learner(&status) {
+        // One that has caught up passes on what it is asked: a client that knows one address has no
+        // voter to go to.
+        if served_by == ServedBy::Voters && is_learner(&status) && !status.ready {
             return Err(EtcdError::NotSupportedForLearner);
         }
         if requires_leader(metadata) && status.leader.is_none() {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use dengine_client::proto::{JoinRequest, Role};
 use dengine_etcd::etcdserverpb::cluster_client::ClusterClient;
 use dengine_etcd::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use dengine_etcd::etcdserverpb::kv_client::KvClient;
@@ -20,6 +21,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
 
 use crate::harness::{Cluster, Member, becomes, eventually};
+use crate::membership::addition;
 
 /// To the end of all keys.
 const END: &[u8] = b"\0";
@@ -425,6 +427,30 @@ async fn a_member_that_leads_is_removed_too() {
     let left = removed.unwrap().into_inner().members;
     assert_eq!(left.len(), 2);
     assert!(left.iter().all(|it| it.id != id));
+}
+
+/// Who knows one address, as that of a Service, was refused for good while it led to a newcomer.
+#[tokio::test]
+async fn a_learner_that_is_ready_serves_every_call() {
+    let cluster = Cluster::form_with(1, Member::serve_etcd).await;
+    let mut newcomer = Member::new(cluster.home.path(), "newcomer");
+    newcomer.serve_etcd();
+    newcomer.start();
+    let status = newcomer.status().await;
+    let admin = cluster.members[0].admin().await;
+    let added = admin.add_learner(addition(&status)).await.unwrap();
+    let join = JoinRequest {
+        cluster_id: added.cluster_id,
+        member_id: added.member.expect("it says which").id,
+        folder_id: status.folder_id,
+    };
+    newcomer.admin().await.join(join).await.unwrap();
+    newcomer.ready().await;
+    let mut kv = kv(&newcomer).await;
+    kv.put(put("a", "1")).await.unwrap();
+    let found = kv.range(get("a")).await.unwrap().into_inner();
+    assert_eq!(found.kvs[0].value, "1");
+    assert_eq!(newcomer.status().await.role(), Role::Learner);
 }
 
 #[tokio::test]

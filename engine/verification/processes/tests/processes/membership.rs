@@ -12,7 +12,8 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
     }
 }
 
-fn addition(status: &StatusResponse) -> AddLearnerRequest {
+/// Asks for a member that says this of itself.
+pub(crate) fn addition(status: &StatusResponse) -> AddLearnerRequest {
     AddLearnerRequest {
         name: status.name.clone(),
         peer_address: status.peer_address.clone(),

@@ -3,7 +3,6 @@
 use std::process::Output;
 
 use dengine_client::{Client, ClientOptions, RetryPolicy};
-use dengine_protocol::v1::Role;
 use tempfile::TempDir;
 
 use super::{Member, PATIENCE, dengine, eventually, scratch};
@@ -34,13 +33,6 @@ impl Cluster {
         assert!(output.status.success(), "dengine init: {said}{complained}");
         for member in &mut cluster.members {
             member.ready().await;
-        }
-        // Clients of etcd are refused by a member that does not know yet that it votes.
-        for member in cluster.members.iter().filter(|it| it.etcd_port.is_some()) {
-            eventually("a member knows that it votes", || async {
-                (member.status().await.role() != Role::Learner).then_some(())
-            })
-            .await;
         }
         cluster
     }
