@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
-.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older etcd-differ etcd-suites etcd-python e2e-full test-setup bench bench-servers bench-baseline images lint fix protos crds
+.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older etcd-differ etcd-suites etcd-common etcd-python e2e-full test-setup bench bench-servers bench-baseline images lint fix protos crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -134,11 +134,18 @@ etcd-differ: setup-bench ## random calls of the etcd API on etcd and on DEngine,
 	  $(if $(SEED),--seed $(SEED)) $(if $(MEMBERS),--members $(MEMBERS)) $(if $(WITH),--with $(WITH))
 
 # One package after the other: each test has a cluster of three. What the variables name is what is tested.
-SUITES_ENV = $(if $(ENDPOINTS),ETCD_SUITES_ENDPOINTS=$(ENDPOINTS) ETCD_SUITES_KILL="$(KILL)",$(if $(ETCD),ETCD_SUITES_ETCD=$(abspath $(ETCD)),ETCD_SUITES_DENGINE=$(CARGO_TARGET_DIR)/release/dengine))
+SUITES_PROGRAM = $(if $(ETCD),ETCD_SUITES_ETCD=$(abspath $(ETCD)),ETCD_SUITES_DENGINE=$(CARGO_TARGET_DIR)/release/dengine)
+SUITES_ENV = CGO_ENABLED=0 GOFLAGS="-mod=readonly -buildvcs=false" \
+  $(if $(ENDPOINTS),ETCD_SUITES_ENDPOINTS=$(ENDPOINTS) ETCD_SUITES_KILL="$(KILL)",$(SUITES_PROGRAM))
 etcd-suites: setup-bench ## clients and suites of etcd and Kubernetes on clusters of three (ETCD=PROGRAM or ENDPOINTS=ADDRESS,… with KILL=COMMAND, all keys deleted: on these instead; ONLY=TestWatch, KILLS=4)
 	@$(if $(ETCD)$(ENDPOINTS),,$(BUILD))
-	@cd engine/verification/etcd-suites && env CGO_ENABLED=0 GOFLAGS="-mod=readonly -buildvcs=false" $(SUITES_ENV) ETCD_SUITES_KILLS=$(KILLS) \
+	@cd engine/verification/etcd-suites && env $(SUITES_ENV) ETCD_SUITES_KILLS=$(KILLS) \
 	  go test -count=1 -p 1 -timeout 60m $(if $(ONLY),-run '$(ONLY)') ./...
+
+# Each of its tests has ten to thirty seconds, which the start of a cluster is part of: this needs a machine that rests.
+etcd-common: setup-bench ## etcd's own tests/common on clusters of one and three (ETCD=PROGRAM: of that etcd; ONLY=TestWatch)
+	@$(if $(ETCD),,$(BUILD))
+	@env $(SUITES_ENV) engine/verification/etcd-suites/common/go.sh test -count=1 -timeout 30m $(if $(ONLY),-run '$(ONLY)')
 
 PYTHON_ETCD := $(CACHE)/python-etcd3
 etcd-python: setup-dengine ## python-etcd3 on a member, as its users call it (python3 with venv and PyPI have to be there)

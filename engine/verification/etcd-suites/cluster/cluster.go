@@ -1,4 +1,4 @@
-// Package cluster gives tests an etcd-compatible cluster: three members started here, on loopback, of DEngine
+// Package cluster gives tests an etcd-compatible cluster: members started here, on loopback, of DEngine
 // (ETCD_SUITES_DENGINE=PROGRAM) or of etcd (ETCD_SUITES_ETCD=PROGRAM), or one that somebody else serves
 // (ETCD_SUITES_ENDPOINTS=ADDRESS,…).
 package cluster
@@ -17,7 +17,6 @@ import (
 )
 
 const (
-	members = 3
 	// Patience is how long anything may take that a healthy cluster does at once: a machine may be slow.
 	Patience  = 2 * time.Minute
 	lookEvery = 20 * time.Millisecond
@@ -37,6 +36,10 @@ type Cluster struct {
 type Options struct {
 	// Progress is the time between two messages of progress on a watch that wants them; 0: ten minutes, as in etcd.
 	Progress time.Duration
+	// Members is how many there are; 0: three.
+	Members int
+	// DEngine and Etcd are further arguments for the one program or the other.
+	DEngine, Etcd []string
 }
 
 func (o Options) progress() time.Duration {
@@ -44,6 +47,13 @@ func (o Options) progress() time.Duration {
 		return 10 * time.Minute
 	}
 	return o.Progress
+}
+
+func (o Options) members() int {
+	if o.Members == 0 {
+		return 3
+	}
+	return o.Members
 }
 
 // Start gives a cluster that serves. What it starts ends with the test.
@@ -114,20 +124,36 @@ func (c *Cluster) KillLeader(t testing.TB, signal syscall.Signal) {
 		}
 		return
 	}
-	killed := c.awaitLeader(t, -1)
-	c.members[killed].stop(signal)
-	c.awaitLeader(t, killed)
-	c.members[killed].start(t)
-	awaitServing(t, c.endpoints[killed])
+	killed := c.AwaitLeader(t)
+	c.Stop(killed, signal)
+	c.AwaitLeader(t)
+	c.Restart(t, killed)
 }
 
-// awaitLeader is the number of the member that leads, once one does that is not `except`.
-func (c *Cluster) awaitLeader(t testing.TB, except int) int {
+// Stop sends a signal to a member that was started here, and returns once its process has ended.
+func (c *Cluster) Stop(number int, signal syscall.Signal) { c.members[number].stop(signal) }
+
+// Restart starts a member that was stopped, and returns once it serves.
+func (c *Cluster) Restart(t testing.TB, number int) {
+	t.Helper()
+	c.members[number].start(t)
+	awaitServing(t, c.endpoints[number])
+}
+
+// Close ends the members that were started here before the test does.
+func (c *Cluster) Close() {
+	for _, m := range c.members {
+		m.stop(syscall.SIGKILL)
+	}
+}
+
+// AwaitLeader is the number of the member that leads, once one does of those started here that run.
+func (c *Cluster) AwaitLeader(t testing.TB) int {
 	t.Helper()
 	leader := -1
 	await(t, "a member to lead", func() bool {
 		for number, endpoint := range c.endpoints {
-			if number != except && leads(endpoint) {
+			if c.members[number].runs() && leads(endpoint) {
 				leader = number
 				return true
 			}

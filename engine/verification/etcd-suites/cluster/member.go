@@ -40,7 +40,7 @@ func (m *member) start(t testing.TB) {
 
 // stop returns once the process has ended.
 func (m *member) stop(signal syscall.Signal) {
-	if m.running == nil {
+	if !m.runs() {
 		return
 	}
 	// The signal finds it or it has ended already; how it ended is of no interest.
@@ -48,6 +48,8 @@ func (m *member) stop(signal syscall.Signal) {
 	_ = m.running.Wait()
 	m.running = nil
 }
+
+func (m *member) runs() bool { return m.running != nil }
 
 // startAll starts members that end with the test, and has the end of their logs in the output of one that fails.
 func startAll(t testing.TB, all []*member) {
@@ -85,28 +87,33 @@ func withoutSettings() []string {
 	return kept
 }
 
+func (c *Cluster) add(program, log string, arguments []string) {
+	c.members = append(c.members, &member{program: program, log: log, args: arguments})
+}
+
 func startEtcd(t testing.TB, program string, options Options) *Cluster {
 	t.Helper()
 	folder := t.TempDir()
-	var clients, peers, initial [members]string
-	for number := range members {
-		clients[number] = "http://" + freeAddress(t)
-		peers[number] = "http://" + freeAddress(t)
-		initial[number] = fmt.Sprintf("e%d=%s", number, peers[number])
+	var clients, peers, initial []string
+	for number := range options.members() {
+		clients = append(clients, "http://"+freeAddress(t))
+		peers = append(peers, "http://"+freeAddress(t))
+		initial = append(initial, fmt.Sprintf("e%d=%s", number, peers[number]))
 	}
 	started := &Cluster{Fresh: true}
-	for number := range members {
+	for number := range options.members() {
 		name := fmt.Sprintf("e%d", number)
 		started.endpoints = append(started.endpoints, strings.TrimPrefix(clients[number], "http://"))
-		started.members = append(started.members, &member{program: program, log: filepath.Join(folder, name+".log"), args: []string{
+		arguments := []string{
 			"--name", name, "--log-level", "warn", "--data-dir", filepath.Join(folder, name),
 			"--listen-client-urls", clients[number], "--advertise-client-urls", clients[number],
 			"--listen-peer-urls", peers[number], "--initial-advertise-peer-urls", peers[number],
-			"--initial-cluster", strings.Join(initial[:], ","),
+			"--initial-cluster", strings.Join(initial, ","),
 			"--watch-progress-notify-interval", options.progress().String(),
 			// Nothing here outlives a loss of power, and syncing is most of the time.
 			"--unsafe-no-fsync",
-		}})
+		}
+		started.add(program, filepath.Join(folder, name+".log"), append(arguments, options.Etcd...))
 	}
 	startAll(t, started.members)
 	return started
@@ -117,19 +124,20 @@ func startDEngine(t testing.TB, program string, options Options) *Cluster {
 	folder := t.TempDir()
 	started := &Cluster{Fresh: true}
 	var own []string
-	for number := range members {
+	for number := range options.members() {
 		name := fmt.Sprintf("m%d", number)
 		etcd, client := freeAddress(t), freeAddress(t)
 		started.endpoints = append(started.endpoints, etcd)
 		own = append(own, client)
-		started.members = append(started.members, &member{program: program, log: filepath.Join(folder, name+".log"), args: []string{
+		arguments := []string{
 			"serve", "--name", name, "--log-level", "warn", "--data-dir", filepath.Join(folder, name),
 			"--listen-etcd", etcd, "--listen-client", client, "--listen-peer", freeAddress(t),
 			"--listen-monitor", freeAddress(t), "--listen-admin", freeAddress(t),
 			// As in etcd, history is what clients leave of it.
 			"--retention-revisions", "0", "--retention-seconds", "0",
 			"--watch-progress-interval-ms", fmt.Sprint(options.progress().Milliseconds()),
-		}})
+		}
+		started.add(program, filepath.Join(folder, name+".log"), append(arguments, options.DEngine...))
 	}
 	startAll(t, started.members)
 	initialize := exec.Command(program, "init", "--endpoints", strings.Join(own, ","))
