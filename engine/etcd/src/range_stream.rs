@@ -45,17 +45,24 @@ impl RangeStream {
             ..
         } = Range::new(request)?;
         let selection = selection(request);
-        // By a target without an order etcd sorts each piece, and goes on behind its last pair: it
-        // tells some keys twice, and others never.
-        if selection.by != SortBy::Key || selection.order == SortOrder::Descending {
-            return Err(EtcdError::StreamSorted);
+        let by_key = selection.by == SortBy::Key;
+        match selection.order {
+            SortOrder::Ascending if !by_key => return Err(EtcdError::StreamSorted),
+            SortOrder::Descending => return Err(EtcdError::StreamSorted),
+            SortOrder::None | SortOrder::Ascending => {}
         }
-        let in_order = Selection {
+        let without_bounds = Selection {
             order: selection.order,
+            by: selection.by,
             ..Selection::default()
         };
-        if selection != in_order {
+        if selection != without_bounds {
             return Err(EtcdError::StreamBounded);
+        }
+        // By a target without an order etcd sorts each piece, and goes on behind its last pair: it
+        // tells some keys twice, and others never. So this is refused, after what etcd refuses.
+        if !by_key {
+            return Err(EtcdError::StreamSorted);
         }
         let limit = usize::try_from(limit(request)).ok();
         Ok(Self {
@@ -333,7 +340,19 @@ mod tests {
             max_create_revision: -1,
             ..all()
         };
-        assert_eq!(refused(bounded), EtcdError::StreamBounded);
+        assert_eq!(refused(bounded.clone()), EtcdError::StreamBounded);
+        // For etcd, a target alone is no order.
+        for (order, error) in [
+            (SortOrder::None, EtcdError::StreamBounded),
+            (SortOrder::Ascend, EtcdError::StreamSorted),
+        ] {
+            let both = RangeRequest {
+                sort_target: SortTarget::Create.into(),
+                sort_order: order.into(),
+                ..bounded.clone()
+            };
+            assert_eq!(refused(both), error);
+        }
         assert_eq!(refused(RangeRequest::default()), EtcdError::EmptyKey);
         let limited = RangeRequest {
             limit: 3,

@@ -5,6 +5,7 @@ use tonic::Code;
 use crate::operation::Operation;
 use crate::pb;
 use crate::pb::request_op::Request;
+use crate::pb::response_op::Response;
 use crate::reply::Reply;
 
 /// A difference that is not reported.
@@ -37,6 +38,28 @@ pub const EXPLAINED: &[Explained] = &[
         applies: compact_zero,
     },
     Explained {
+        name: "stream-target-without-order",
+        what: "a RangeStream with a target to sort by and no order: DEngine refuses it as an order",
+        why: "etcd sorts each piece by itself, and goes on behind the last key of each: it tells \
+              keys twice, and leaves others out",
+        ends: false,
+        applies: stream_target_without_order,
+    },
+    Explained {
+        name: "keys-only-lease",
+        what: "pairs without their values have their lease, unless etcd is 3.7",
+        why: "etcd makes them of its index since then, which knows of no lease",
+        ends: false,
+        applies: keys_only_lease,
+    },
+    Explained {
+        name: "hash-of-a-negative-revision",
+        what: "HashKV of a revision below 0: etcd hashes nothing, DEngine what there is now",
+        why: "it names no revision, as 0 does not",
+        ends: false,
+        applies: negative_hash,
+    },
+    Explained {
         name: "long-key",
         what: "keys beyond 32 KiB are refused by DEngine",
         why: "etcd bounds only the request",
@@ -46,6 +69,8 @@ pub const EXPLAINED: &[Explained] = &[
 ];
 
 const KEY_BYTES_MAX: usize = 32 << 10;
+/// `VALUE` of `SortTarget`.
+const VALUE: i32 = 4;
 
 /// Why these two answers to one call are no difference, if there is a reason.
 pub(crate) fn reason(
@@ -83,10 +108,75 @@ fn compact_zero(operation: &Operation, done: &Reply, refused: &Reply) -> bool {
         && refused.code() == Code::OutOfRange
 }
 
+fn stream_target_without_order(operation: &Operation, done: &Reply, refused: &Reply) -> bool {
+    let Operation::RangeStream(request) = operation else {
+        return false;
+    };
+    let text = "RangeStream does not support custom sort orders";
+    (request.sort_order == 0 && request.sort_target != 0)
+        && matches!(
+            done,
+            Reply::Range(_) | Reply::Broken(_) | Reply::Refused(Code::OutOfRange, _)
+        )
+        && matches!(refused, Reply::Refused(Code::Unimplemented, said) if said == text)
+}
+
+fn keys_only_lease(operation: &Operation, without: &Reply, with: &Reply) -> bool {
+    let mut forgetful = with.clone();
+    match (operation, &mut forgetful) {
+        (Operation::Range(request) | Operation::RangeStream(request), Reply::Range(response)) => {
+            forget_leases(request, response);
+        }
+        (Operation::Txn(request), Reply::Txn(response)) => forget_leases_within(request, response),
+        _ => return false,
+    }
+    forgetful == *without
+}
+
+fn forget_leases(request: &pb::RangeRequest, response: &mut pb::RangeResponse) {
+    // What is sorted by values is read with them.
+    if request.keys_only && request.sort_target != VALUE {
+        response.kvs.iter_mut().for_each(|kv| kv.lease = 0);
+    }
+}
+
+fn forget_leases_within(request: &pb::TxnRequest, response: &mut pb::TxnResponse) {
+    let requests = match response.succeeded {
+        true => &request.success,
+        false => &request.failure,
+    };
+    for (request, response) in requests.iter().zip(&mut response.responses) {
+        match (&request.request, &mut response.response) {
+            (Some(Request::RequestRange(request)), Some(Response::ResponseRange(response))) => {
+                forget_leases(request, response);
+            }
+            (Some(Request::RequestTxn(request)), Some(Response::ResponseTxn(response))) => {
+                forget_leases_within(request, response);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn negative_hash(operation: &Operation, of_nothing: &Reply, of_now: &Reply) -> bool {
+    let (Operation::HashKv(request), Reply::HashKv(of_nothing), Reply::HashKv(of_now)) =
+        (operation, of_nothing, of_now)
+    else {
+        return false;
+    };
+    let as_asked = pb::HashKvResponse {
+        hash_revision: request.revision,
+        ..of_now.clone()
+    };
+    request.revision < 0 && *of_nothing == as_asked
+}
+
 fn long_key(operation: &Operation, _done: &Reply, refused: &Reply) -> bool {
     let keys = match operation {
         Operation::Put(request) => [&request.key, &request.key],
-        Operation::Range(request) => [&request.key, &request.range_end],
+        Operation::Range(request) | Operation::RangeStream(request) => {
+            [&request.key, &request.range_end]
+        }
         Operation::Delete(request) => [&request.key, &request.range_end],
         _ => return false,
     };
@@ -127,6 +217,69 @@ mod tests {
         assert_eq!(name(deletes_to(b"b"), &done, &duplicate()), None);
         let other = Reply::Refused(Code::InvalidArgument, "another".to_owned());
         assert_eq!(name(deletes_to(b"\0"), &done, &other), None);
+    }
+
+    #[test]
+    fn a_lease_may_be_missing_beside_a_key_without_its_value_and_nothing_else() {
+        let told = |lease, version| {
+            let kv = pb::KeyValue {
+                lease,
+                version,
+                ..Default::default()
+            };
+            Reply::Range(pb::RangeResponse {
+                kvs: vec![kv],
+                ..Default::default()
+            })
+        };
+        for (keys_only, one, other, explained) in [
+            (true, told(0, 1), told(2, 1), true),
+            (true, told(3, 1), told(2, 1), false),
+            (true, told(0, 1), told(2, 2), false),
+            (false, told(0, 1), told(2, 1), false),
+        ] {
+            let request = pb::RangeRequest {
+                keys_only,
+                ..Default::default()
+            };
+            let asked = Operation::RangeStream(request.clone());
+            assert_eq!(reason(&asked, &one, &other).is_some(), explained);
+            let inner = |reply: &Reply| {
+                let Reply::Range(range) = reply.clone() else {
+                    panic!("{reply:?}");
+                };
+                Reply::Txn(pb::TxnResponse {
+                    succeeded: true,
+                    responses: vec![pb::ResponseOp {
+                        response: Some(Response::ResponseRange(range)),
+                    }],
+                    ..Default::default()
+                })
+            };
+            let asked = Operation::Txn(pb::TxnRequest {
+                success: vec![pb::RequestOp {
+                    request: Some(Request::RequestRange(request)),
+                }],
+                ..Default::default()
+            });
+            let found = reason(&asked, &inner(&other), &inner(&one));
+            assert_eq!(found.is_some(), explained);
+        }
+    }
+
+    #[test]
+    fn a_target_without_an_order_is_refused_by_one_side_only() {
+        let text = "RangeStream does not support custom sort orders";
+        let refused = Reply::Refused(Code::Unimplemented, text.to_owned());
+        let told = Reply::Broken("the keys of 2 pieces do not ascend".to_owned());
+        for (sort_target, sort_order, explained) in [(4, 0, true), (4, 1, false), (0, 0, false)] {
+            let asked = Operation::RangeStream(pb::RangeRequest {
+                sort_target,
+                sort_order,
+                ..Default::default()
+            });
+            assert_eq!(reason(&asked, &told, &refused).is_some(), explained);
+        }
     }
 
     #[test]

@@ -8,11 +8,13 @@
 //! What may not live here: anything of DEngine but the messages of the API. Both sides are reached
 //! by gRPC alone, and judged by what they say.
 
+mod contests;
 mod explained;
 mod generate;
 mod level;
 mod masks;
 mod operation;
+mod pieces;
 mod plant;
 mod reply;
 mod run;
@@ -38,4 +40,6 @@ pub use source::{Source, Starting};
 mod pb {
     pub(crate) use dengine_etcd::etcdserverpb::*;
     pub(crate) use dengine_etcd::mvccpb::*;
+    pub(crate) use dengine_etcd::v3electionpb::*;
+    pub(crate) use dengine_etcd::v3lockpb::*;
 }

@@ -72,6 +72,22 @@ pub const MASKS: &[Mask] = &[
         why: "etcd's sort is not stable beyond 12 elements",
     },
     Mask {
+        name: "pieces",
+        what: "into which pieces a RangeStream is cut; what only the last one says, that none is \
+               empty beside others and that their keys ascend is demanded of both sides",
+        why: "etcd aims at the size of a message, DEngine bounds what it holds",
+    },
+    Mask {
+        name: "hash",
+        what: "hash of HashKV, but for being 0",
+        why: "it is made of what the store keeps, to compare members of one cluster",
+    },
+    Mask {
+        name: "never-compacted",
+        what: "compact_revision of HashKV, whether it is -1 or 0",
+        why: "etcd counts from -1 where nothing was compacted",
+    },
+    Mask {
         name: "batching",
         what: "how events are spread over messages, and fragments",
         why: "it depends on how fast each side is",
@@ -111,7 +127,9 @@ const LEASE_SECONDS: i64 = 60;
 /// Takes out of an answer what the masks name.
 pub(crate) fn apply(operation: &Operation, reply: &mut Reply) {
     match (operation, reply) {
-        (Operation::Range(request), Reply::Range(response)) => range(request, response),
+        (Operation::Range(request) | Operation::RangeStream(request), Reply::Range(response)) => {
+            range(request, response)
+        }
         (_, Reply::Put(response)) => header(&mut response.header),
         (_, Reply::Delete(response)) => header(&mut response.header),
         (Operation::Txn(request), Reply::Txn(response)) => txn(request, response),
@@ -127,6 +145,13 @@ pub(crate) fn apply(operation: &Operation, reply: &mut Reply) {
         (_, Reply::KeepAlive(Some(response))) => header(&mut response.header),
         (_, Reply::TimeToLive(response)) => time_to_live(response),
         (_, Reply::Leases(response)) => leases(response),
+        (_, Reply::Lock(response)) => header(&mut response.header),
+        (_, Reply::Unlock(response)) => header(&mut response.header),
+        (_, Reply::Campaign(response)) => header(&mut response.header),
+        (_, Reply::Proclaim(response)) => header(&mut response.header),
+        (_, Reply::Leader(response)) => header(&mut response.header),
+        (_, Reply::Resign(response)) => header(&mut response.header),
+        (_, Reply::HashKv(response)) => hash_kv(response),
         (_, Reply::Members(response)) => members(response),
         (_, Reply::Status(response)) => status(response),
         (_, Reply::Alarm(response)) => {
@@ -237,6 +262,12 @@ fn leases(response: &mut pb::LeaseLeasesResponse) {
         lease.id = drawn(lease.id);
     }
     response.leases.sort_by_key(|lease| lease.id);
+}
+
+fn hash_kv(response: &mut pb::HashKvResponse) {
+    header(&mut response.header);
+    response.hash = response.hash.min(1);
+    response.compact_revision = response.compact_revision.max(0);
 }
 
 /// One of them stands for all, if they are alike.

@@ -11,52 +11,88 @@ use prost::Message;
 
 use crate::pb;
 
-/// A call of the API.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Operation {
-    Range(pb::RangeRequest),
-    Put(pb::PutRequest),
-    Delete(pb::DeleteRangeRequest),
-    Txn(pb::TxnRequest),
-    Compact(pb::CompactionRequest),
-    /// A message on the watch stream of this number, which begins with its first message.
-    Watch {
-        stream: usize,
-        request: pb::WatchRequest,
-    },
-    Grant(pb::LeaseGrantRequest),
-    Revoke(pb::LeaseRevokeRequest),
-    /// One message on a stream of its own.
-    KeepAlive(pb::LeaseKeepAliveRequest),
-    TimeToLive(pb::LeaseTimeToLiveRequest),
-    Leases(pb::LeaseLeasesRequest),
-    Members(pb::MemberListRequest),
-    Status(pb::StatusRequest),
-    Alarm(pb::AlarmRequest),
+/// Every call but those of watches: a row each, with its name in lines of text and its message.
+macro_rules! calls {
+    ($($(#[$doc:meta])* $call:ident($request:ty) = $name:literal,)*) => {
+        /// A call of the API.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Operation {
+            $($(#[$doc])* $call($request),)*
+            /// A message on the watch stream of this number, which begins with its first message.
+            Watch {
+                stream: usize,
+                request: pb::WatchRequest,
+            },
+        }
+
+        impl Operation {
+            /// As lines of text call it.
+            #[must_use]
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$call(_) => $name,)*
+                    Self::Watch { .. } => WATCH,
+                }
+            }
+
+            fn message(&self) -> Vec<u8> {
+                match self {
+                    $(Self::$call(request) => request.encode_to_vec(),)*
+                    Self::Watch { request, .. } => request.encode_to_vec(),
+                }
+            }
+
+            fn decode(name: &str, stream: usize, bytes: &[u8]) -> Result<Self> {
+                Ok(match name {
+                    $($name => Self::$call(Message::decode(bytes)?),)*
+                    WATCH => Self::Watch {
+                        stream,
+                        request: Message::decode(bytes)?,
+                    },
+                    other => bail!("there is no call {other}"),
+                })
+            }
+        }
+    };
 }
 
-impl Operation {
-    /// As lines of text call it.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Range(_) => "range",
-            Self::Put(_) => "put",
-            Self::Delete(_) => "delete",
-            Self::Txn(_) => "txn",
-            Self::Compact(_) => "compact",
-            Self::Watch { .. } => "watch",
-            Self::Grant(_) => "grant",
-            Self::Revoke(_) => "revoke",
-            Self::KeepAlive(_) => "keep-alive",
-            Self::TimeToLive(_) => "time-to-live",
-            Self::Leases(_) => "leases",
-            Self::Members(_) => "members",
-            Self::Status(_) => "status",
-            Self::Alarm(_) => "alarm",
-        }
-    }
+const WATCH: &str = "watch";
 
+calls! {
+    Range(pb::RangeRequest) = "range",
+    /// The same in pieces, of etcd 3.7.
+    RangeStream(pb::RangeRequest) = "range-stream",
+    Put(pb::PutRequest) = "put",
+    Delete(pb::DeleteRangeRequest) = "delete",
+    Txn(pb::TxnRequest) = "txn",
+    Compact(pb::CompactionRequest) = "compact",
+    Grant(pb::LeaseGrantRequest) = "grant",
+    Revoke(pb::LeaseRevokeRequest) = "revoke",
+    /// One message on a stream of its own.
+    KeepAlive(pb::LeaseKeepAliveRequest) = "keep-alive",
+    TimeToLive(pb::LeaseTimeToLiveRequest) = "time-to-live",
+    Leases(pb::LeaseLeasesRequest) = "leases",
+    Lock(pb::LockRequest) = "lock",
+    Unlock(pb::UnlockRequest) = "unlock",
+    Campaign(pb::CampaignRequest) = "campaign",
+    /// The leader's revision may be [`AS_CAMPAIGNED`].
+    Proclaim(pb::ProclaimRequest) = "proclaim",
+    Leader(pb::LeaderRequest) = "leader",
+    /// What is told first, on a stream of its own; nothing is asked while nobody leads.
+    Observe(pb::LeaderRequest) = "observe",
+    /// The leader's revision may be [`AS_CAMPAIGNED`].
+    Resign(pb::ResignRequest) = "resign",
+    Members(pb::MemberListRequest) = "members",
+    Status(pb::StatusRequest) = "status",
+    HashKv(pb::HashKvRequest) = "hash-kv",
+    Alarm(pb::AlarmRequest) = "alarm",
+}
+
+/// In place of the revision that the last campaign with this key was answered: a sequence does not
+/// know it.
+pub(crate) const AS_CAMPAIGNED: i64 = -1;
+
+impl Operation {
     /// Whether watches must have caught up before it: how far they are decides what it does to
     /// them.
     #[must_use]
@@ -71,54 +107,15 @@ impl Operation {
         }
     }
 
-    fn message(&self) -> Vec<u8> {
-        match self {
-            Self::Range(request) => request.encode_to_vec(),
-            Self::Put(request) => request.encode_to_vec(),
-            Self::Delete(request) => request.encode_to_vec(),
-            Self::Txn(request) => request.encode_to_vec(),
-            Self::Compact(request) => request.encode_to_vec(),
-            Self::Watch { request, .. } => request.encode_to_vec(),
-            Self::Grant(request) => request.encode_to_vec(),
-            Self::Revoke(request) => request.encode_to_vec(),
-            Self::KeepAlive(request) => request.encode_to_vec(),
-            Self::TimeToLive(request) => request.encode_to_vec(),
-            Self::Leases(request) => request.encode_to_vec(),
-            Self::Members(request) => request.encode_to_vec(),
-            Self::Status(request) => request.encode_to_vec(),
-            Self::Alarm(request) => request.encode_to_vec(),
-        }
-    }
-
     fn parse(line: &str) -> Result<Self> {
         let mut words = line.split_ascii_whitespace();
         let name = words.next().context("a line has the name of a call")?;
         let stream = match name {
-            "watch" => words.next().context("a watch has a stream")?.parse()?,
+            WATCH => words.next().context("a watch has a stream")?.parse()?,
             _ => 0,
         };
         let digits = words.next().context("a call has a message")?;
-        let bytes = &from_digits(digits)?[..];
-        Ok(match name {
-            "range" => Self::Range(Message::decode(bytes)?),
-            "put" => Self::Put(Message::decode(bytes)?),
-            "delete" => Self::Delete(Message::decode(bytes)?),
-            "txn" => Self::Txn(Message::decode(bytes)?),
-            "compact" => Self::Compact(Message::decode(bytes)?),
-            "watch" => Self::Watch {
-                stream,
-                request: Message::decode(bytes)?,
-            },
-            "grant" => Self::Grant(Message::decode(bytes)?),
-            "revoke" => Self::Revoke(Message::decode(bytes)?),
-            "keep-alive" => Self::KeepAlive(Message::decode(bytes)?),
-            "time-to-live" => Self::TimeToLive(Message::decode(bytes)?),
-            "leases" => Self::Leases(Message::decode(bytes)?),
-            "members" => Self::Members(Message::decode(bytes)?),
-            "status" => Self::Status(Message::decode(bytes)?),
-            "alarm" => Self::Alarm(Message::decode(bytes)?),
-            other => bail!("there is no call {other}"),
-        })
+        Self::decode(name, stream, &from_digits(digits)?)
     }
 }
 

@@ -31,6 +31,8 @@ pub enum Plant {
     NoInnerHead,
     /// A version goes on after a deletion.
     Version,
+    /// A RangeStream leaves out a pair.
+    LostPair,
 }
 
 /// A system with one mistake.
@@ -43,7 +45,7 @@ impl<S: System + Send> System for Planted<S> {
     async fn call(&mut self, operation: &Operation) -> Reply {
         let mut reply = self.system.call(operation).await;
         if let Some(plant) = self.plant {
-            spoil(plant, &mut reply);
+            spoil(plant, operation, &mut reply);
         }
         reply
     }
@@ -71,8 +73,13 @@ impl<S: System + Send> System for Planted<S> {
     }
 }
 
-fn spoil(plant: Plant, reply: &mut Reply) {
+fn spoil(plant: Plant, operation: &Operation, reply: &mut Reply) {
     match (plant, reply) {
+        (Plant::LostPair, Reply::Range(response))
+            if matches!(operation, Operation::RangeStream(_)) =>
+        {
+            response.kvs.pop();
+        }
         (Plant::CountOfPage, Reply::Range(response)) if !response.kvs.is_empty() => {
             response.count = response.kvs.len() as i64;
         }

@@ -13,6 +13,7 @@ const LINE_CHARS_MAX: usize = 300;
 /// An answer, or the code and text of a refusal.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reply {
+    /// Of a RangeStream too: its pieces, merged.
     Range(pb::RangeResponse),
     Put(pb::PutResponse),
     Delete(pb::DeleteRangeResponse),
@@ -26,8 +27,16 @@ pub(crate) enum Reply {
     KeepAlive(Option<pb::LeaseKeepAliveResponse>),
     TimeToLive(pb::LeaseTimeToLiveResponse),
     Leases(pb::LeaseLeasesResponse),
+    Lock(pb::LockResponse),
+    Unlock(pb::UnlockResponse),
+    Campaign(pb::CampaignResponse),
+    Proclaim(pb::ProclaimResponse),
+    /// Of who observes too.
+    Leader(pb::LeaderResponse),
+    Resign(pb::ResignResponse),
     Members(pb::MemberListResponse),
     Status(pb::StatusResponse),
+    HashKv(pb::HashKvResponse),
     Alarm(pb::AlarmResponse),
     /// The code as its name, and the text.
     Refused(tonic::Code, String),
@@ -35,14 +44,27 @@ pub(crate) enum Reply {
     Silence,
     /// An answer should have come, and did not in time.
     Missing,
+    /// An answer that breaks a promise, and how. No other is like it.
+    Broken(String),
+}
+
+impl From<Status> for Reply {
+    fn from(status: Status) -> Self {
+        Self::Refused(status.code(), status.message().to_owned())
+    }
 }
 
 impl Reply {
     pub(crate) fn of<T>(answer: Result<Response<T>, Status>, as_reply: fn(T) -> Self) -> Self {
         match answer {
             Ok(response) => as_reply(response.into_inner()),
-            Err(status) => Self::Refused(status.code(), status.message().to_owned()),
+            Err(status) => status.into(),
         }
+    }
+
+    /// Whether a system may answer so at all.
+    pub(crate) fn may_be(&self) -> bool {
+        !matches!(self, Self::Missing | Self::Broken(_))
     }
 
     /// The code of a refusal, `Ok` of everything else.
@@ -64,6 +86,13 @@ impl Reply {
             Self::Watch(response) => &response.header,
             Self::Grant(response) => &response.header,
             Self::Revoke(response) => &response.header,
+            Self::Lock(response) => &response.header,
+            Self::Unlock(response) => &response.header,
+            Self::Campaign(response) => &response.header,
+            Self::Proclaim(response) => &response.header,
+            Self::Leader(response) => &response.header,
+            Self::Resign(response) => &response.header,
+            Self::HashKv(response) => &response.header,
             _ => &None,
         };
         header.as_ref().map_or(0, |header| header.revision)

@@ -65,7 +65,7 @@ pub(crate) async fn run(
         let (mut one, mut other) = join!(left.call(operation), right.call(operation));
         masks::apply(operation, &mut one);
         masks::apply(operation, &mut other);
-        if one == other && one != Reply::Missing {
+        if one == other && one.may_be() {
             tally.add(operation, &one);
             continue;
         }

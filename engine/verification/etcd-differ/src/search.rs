@@ -10,15 +10,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use tempfile::TempDir;
+use tonic::Code;
 
 use crate::generate::{Calls, Mood, sequence};
 use crate::level::level;
 use crate::operation::Operation;
+use crate::pb;
 use crate::plant::{Plant, Planted};
 use crate::run::{Difference, Tally, run};
 use crate::shrink::shrink;
 use crate::source::{Running, Source, Starting};
-use crate::system::Client;
+use crate::system::{Client, System as _};
 
 /// The two sides, and how they are made ready.
 #[derive(Clone, Debug)]
@@ -124,10 +126,14 @@ impl Sides {
         mut each: impl FnMut(u64, &Tally),
     ) -> Result<Option<Found>> {
         let begun = Instant::now();
+        let calls = Calls {
+            range_stream: self.left_has_range_stream().await?,
+            ..bounds.calls
+        };
         let mut seed = bounds.seed;
         while bounds.allow(tally, begun) {
             let mood = bounds.mood(seed);
-            let operations = sequence(seed, mood, bounds.length, bounds.calls);
+            let operations = sequence(seed, mood, bounds.length, calls);
             if let Some(difference) = self.run(&operations, seed, tally).await? {
                 let found = Found {
                     seed,
@@ -142,6 +148,18 @@ impl Sides {
             seed += 1;
         }
         Ok(None)
+    }
+
+    /// etcd has it since 3.7.
+    async fn left_has_range_stream(&self) -> Result<bool> {
+        let folder = TempDir::new()?;
+        let left = self.left.start(folder.path(), &self.starting).await?;
+        let mut client = Client::connect(&left.addresses[0]).await?;
+        let asked = Operation::RangeStream(pb::RangeRequest {
+            key: "\0".into(),
+            ..Default::default()
+        });
+        Ok(client.call(&asked).await.code() != Code::Unimplemented)
     }
 
     /// The fewest calls that still differ.

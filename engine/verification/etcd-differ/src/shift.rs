@@ -14,9 +14,12 @@ pub(crate) fn shifted(mut operation: Operation, by: i64) -> Operation {
         return operation;
     }
     match &mut operation {
-        Operation::Range(request) => range(request, by),
+        Operation::Range(request) | Operation::RangeStream(request) => range(request, by),
         Operation::Txn(request) => txn(request, by),
         Operation::Compact(request) => revision(&mut request.revision, by),
+        Operation::HashKv(request) => revision(&mut request.revision, by),
+        Operation::Proclaim(request) => leader(&mut request.leader, by),
+        Operation::Resign(request) => leader(&mut request.leader, by),
         Operation::Watch { request, .. } => {
             if let Some(RequestUnion::CreateRequest(create)) = &mut request.request_union {
                 revision(&mut create.start_revision, by);
@@ -42,6 +45,12 @@ fn range(request: &mut pb::RangeRequest, by: i64) {
         &mut request.max_create_revision,
     ] {
         revision(bound, by);
+    }
+}
+
+fn leader(key: &mut Option<pb::LeaderKey>, by: i64) {
+    if let Some(key) = key {
+        revision(&mut key.rev, by);
     }
 }
 

@@ -85,21 +85,26 @@ async fn simplify(
 fn simpler(operation: &Operation, number: usize) -> Option<Operation> {
     match operation {
         Operation::Txn(request) => txn_without(request, number).map(Operation::Txn),
-        Operation::Range(request) => {
-            let mut plainer: [pb::RangeRequest; 5] = std::array::from_fn(|_| request.clone());
-            plainer[0].limit = 0;
-            (plainer[1].sort_order, plainer[1].sort_target) = (0, 0);
-            plainer[2].serializable = false;
-            (plainer[3].min_mod_revision, plainer[3].max_mod_revision) = (0, 0);
-            (
-                plainer[4].min_create_revision,
-                plainer[4].max_create_revision,
-            ) = (0, 0);
-            let mut changed = plainer.into_iter().filter(|plain| plain != request);
-            changed.nth(number).map(Operation::Range)
+        Operation::Range(request) => range_without(request, number).map(Operation::Range),
+        Operation::RangeStream(request) => {
+            range_without(request, number).map(Operation::RangeStream)
         }
         _ => None,
     }
+}
+
+fn range_without(request: &pb::RangeRequest, number: usize) -> Option<pb::RangeRequest> {
+    let mut plainer: [pb::RangeRequest; 5] = std::array::from_fn(|_| request.clone());
+    plainer[0].limit = 0;
+    (plainer[1].sort_order, plainer[1].sort_target) = (0, 0);
+    plainer[2].serializable = false;
+    (plainer[3].min_mod_revision, plainer[3].max_mod_revision) = (0, 0);
+    (
+        plainer[4].min_create_revision,
+        plainer[4].max_create_revision,
+    ) = (0, 0);
+    let mut changed = plainer.into_iter().filter(|plain| plain != request);
+    changed.nth(number)
 }
 
 fn txn_without(request: &pb::TxnRequest, number: usize) -> Option<pb::TxnRequest> {

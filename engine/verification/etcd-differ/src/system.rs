@@ -7,10 +7,12 @@ use anyhow::{Context as _, Result};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::contests::Contests;
 use crate::generate::STREAMS;
 use crate::operation::Operation;
 use crate::pb;
@@ -20,6 +22,7 @@ use crate::pb::lease_client::LeaseClient;
 use crate::pb::maintenance_client::MaintenanceClient;
 use crate::pb::watch_client::WatchClient;
 use crate::pb::watch_request::RequestUnion;
+use crate::pieces::merged;
 use crate::reply::Reply;
 use crate::stream::{Entry, StreamLog};
 
@@ -67,6 +70,7 @@ pub(crate) struct Client {
     lease: LeaseClient<Channel>,
     cluster: ClusterClient<Channel>,
     maintenance: MaintenanceClient<Channel>,
+    contests: Contests,
     streams: [Option<Stream>; STREAMS],
     /// The newest revision that it named.
     revision: i64,
@@ -96,7 +100,8 @@ impl Client {
             watch: WatchClient::new(channel.clone()).max_decoding_message_size(most),
             lease: LeaseClient::new(channel.clone()).max_decoding_message_size(most),
             cluster: ClusterClient::new(channel.clone()),
-            maintenance: MaintenanceClient::new(channel),
+            maintenance: MaintenanceClient::new(channel.clone()),
+            contests: Contests::over(channel),
             streams: Default::default(),
             revision: 0,
             shift: 0,
@@ -112,6 +117,7 @@ impl Client {
         use Operation as Call;
         match operation {
             Call::Range(request) => Reply::of(self.kv.range(request).await, Reply::Range),
+            Call::RangeStream(request) => self.range_stream(request).await,
             Call::Put(request) => Reply::of(self.kv.put(request).await, Reply::Put),
             Call::Delete(request) => Reply::of(self.kv.delete_range(request).await, Reply::Delete),
             Call::Txn(request) => Reply::of(self.kv.txn(request).await, Reply::Txn),
@@ -129,13 +135,34 @@ impl Client {
             Call::Leases(request) => {
                 Reply::of(self.lease.lease_leases(request).await, Reply::Leases)
             }
+            Call::Lock(request) => self.contests.lock(request).await,
+            Call::Unlock(request) => self.contests.unlock(request).await,
+            Call::Campaign(request) => self.contests.campaign(request).await,
+            Call::Proclaim(request) => self.contests.proclaim(request).await,
+            Call::Leader(request) => self.contests.leader(request).await,
+            Call::Observe(request) => self.contests.observe(request).await,
+            Call::Resign(request) => self.contests.resign(request).await,
             Call::Members(request) => {
                 Reply::of(self.cluster.member_list(request).await, Reply::Members)
             }
             Call::Status(request) => {
                 Reply::of(self.maintenance.status(request).await, Reply::Status)
             }
+            Call::HashKv(request) => {
+                Reply::of(self.maintenance.hash_kv(request).await, Reply::HashKv)
+            }
             Call::Alarm(request) => Reply::of(self.maintenance.alarm(request).await, Reply::Alarm),
+        }
+    }
+
+    async fn range_stream(&mut self, request: pb::RangeRequest) -> Reply {
+        let pieces = async {
+            let pieces = self.kv.range_stream(request).await?.into_inner();
+            pieces.collect::<Result<Vec<_>, Status>>().await
+        };
+        match pieces.await {
+            Ok(pieces) => merged(pieces).map_or_else(Reply::Broken, Reply::Range),
+            Err(status) => status.into(),
         }
     }
 
@@ -147,7 +174,7 @@ impl Client {
         };
         match first.await {
             Ok(answer) => Reply::KeepAlive(answer),
-            Err(status) => Reply::Refused(status.code(), status.message().to_owned()),
+            Err(status) => status.into(),
         }
     }
 

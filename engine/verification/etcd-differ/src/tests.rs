@@ -12,11 +12,15 @@ use crate::pb;
 use crate::pb::request_op::Request;
 use crate::pb::response_op::Response;
 use crate::pb::watch_request::RequestUnion;
+use crate::pieces::merged;
 use crate::plant::{Plant, Planted};
 use crate::reply::Reply;
 use crate::run::{Tally, run};
 use crate::stream::{Entry, StreamLog};
 use crate::system::{System, Watched};
+
+/// Pairs of a piece.
+const PIECE_PAIRS: usize = 3;
 
 /// Not the rules of etcd: both sides have these, and that they are equal is what counts.
 #[derive(Default)]
@@ -48,6 +52,22 @@ impl Fake {
             count,
             kvs,
         }
+    }
+
+    fn pieces(&self, request: &pb::RangeRequest) -> Vec<pb::RangeStreamResponse> {
+        let mut last = self.range(request);
+        let mut pieces = Vec::new();
+        while last.kvs.len() > PIECE_PAIRS {
+            pieces.push(pb::RangeResponse {
+                kvs: last.kvs.drain(..PIECE_PAIRS).collect(),
+                ..Default::default()
+            });
+        }
+        pieces.push(last);
+        let pieces = pieces.into_iter().map(|piece| pb::RangeStreamResponse {
+            range_response: Some(piece),
+        });
+        pieces.collect()
     }
 
     fn put(&mut self, request: pb::PutRequest) -> pb::PutResponse {
@@ -144,6 +164,9 @@ impl System for Fake {
     async fn call(&mut self, operation: &Operation) -> Reply {
         match operation {
             Operation::Range(request) => Reply::Range(self.range(request)),
+            Operation::RangeStream(request) => {
+                merged(self.pieces(request)).map_or_else(Reply::Broken, Reply::Range)
+            }
             Operation::Put(request) if request.ignore_value => {
                 Reply::Refused(Code::InvalidArgument, "key not found".to_owned())
             }
@@ -179,7 +202,11 @@ impl System for Fake {
 
 /// What the seed finds with this mistake on the right.
 async fn search(seed: u64, plant: Option<Plant>) -> (Option<String>, Tally) {
-    let operations = sequence(seed, Mood::Valid, 400, Calls::default());
+    let calls = Calls {
+        range_stream: true,
+        ..Calls::default()
+    };
+    let operations = sequence(seed, Mood::Valid, 400, calls);
     let mut right = Planted {
         system: Fake::default(),
         plant,
@@ -210,6 +237,7 @@ async fn each_planted_mistake_is_found() {
         (Plant::Exchanged, "mod_revision"),
         (Plant::NoInnerHead, "header"),
         (Plant::Version, "version"),
+        (Plant::LostPair, "KeyValue"),
     ] {
         let mut found = None;
         for seed in 0..5 {

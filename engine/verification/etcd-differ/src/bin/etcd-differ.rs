@@ -181,6 +181,7 @@ impl Arguments {
             calls: Calls {
                 leases: self.with.contains(&With::Leases),
                 alarms: self.with.contains(&With::Alarms),
+                ..Calls::default()
             },
         })
     }

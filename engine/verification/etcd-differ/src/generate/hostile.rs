@@ -20,20 +20,29 @@ const DEPTH: usize = 12;
 impl Draw {
     pub(super) fn hostile(&mut self) -> Operation {
         match self.random.below(20) {
-            0..5 => Operation::Range(self.hostile_range()),
+            0..5 => match self.calls.range_stream && self.flag(30) {
+                true => Operation::RangeStream(self.hostile_range()),
+                false => Operation::Range(self.hostile_range()),
+            },
             5..8 => Operation::Put(self.hostile_put()),
             8..10 => Operation::Delete(self.hostile_delete()),
             10..15 => Operation::Txn(self.hostile_txn()),
+            15 if self.flag(30) => Operation::HashKv(pb::HashKvRequest {
+                revision: self.number(),
+            }),
             15 => Operation::Compact(pb::CompactionRequest {
                 revision: -(self.random.below(3) as i64),
                 physical: false,
             }),
-            16 if self.calls.leases => self.hostile_lease(),
+            16 if self.calls.leases => match self.flag(50) {
+                true => self.hostile_contest(),
+                false => self.hostile_lease(),
+            },
             _ => self.hostile_watch(),
         }
     }
 
-    fn number(&mut self) -> i64 {
+    pub(super) fn number(&mut self) -> i64 {
         let numbers = [-1, i64::MIN, i64::MAX, -7, 1 << 40];
         numbers[self.random.below(numbers.len())]
     }

@@ -6,6 +6,20 @@ use crate::pb;
 use super::{Draw, LEASES};
 
 impl Draw {
+    pub(super) fn some_range(&mut self) -> Operation {
+        if !self.calls.range_stream || !self.flag(30) {
+            return Operation::Range(self.range());
+        }
+        let mut request = self.range();
+        // Else it is refused for them, as often as not.
+        if self.flag(80) {
+            (request.sort_order, request.sort_target) = (0, 0);
+            (request.min_mod_revision, request.max_mod_revision) = (0, 0);
+            (request.min_create_revision, request.max_create_revision) = (0, 0);
+        }
+        Operation::RangeStream(request)
+    }
+
     pub(super) fn range(&mut self) -> pb::RangeRequest {
         let key = self.key();
         let mut request = pb::RangeRequest {

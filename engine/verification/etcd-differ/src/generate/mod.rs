@@ -1,6 +1,7 @@
 //! Sequences of calls from a seed. Nothing is asked of a system: a sequence is known before its
 //! first call is sent, and what it says about revisions is a guess that is right often enough.
 
+mod contests;
 mod hostile;
 mod kv;
 mod others;
@@ -25,13 +26,15 @@ pub enum Mood {
     Hostile,
 }
 
-/// Calls that are only sent if they were asked for.
+/// Calls that are only sent if they were asked for, or if a system has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// Grant, revoke, keep alive, time to live, list, and puts with a lease.
+    /// Grant, revoke, keep alive, time to live, list, puts with a lease, locks and elections.
     pub leases: bool,
     /// Raising and clearing the alarm that stops writes.
     pub alarms: bool,
+    /// Ranges in pieces: a search sends them if the left system has them.
+    pub range_stream: bool,
 }
 
 impl Calls {
@@ -39,6 +42,7 @@ impl Calls {
     pub const ALL: Self = Self {
         leases: true,
         alarms: true,
+        range_stream: true,
     };
 }
 
@@ -87,18 +91,21 @@ impl Draw {
         }
         let operation = match self.random.below(100) {
             0..32 => Operation::Put(self.put()),
-            32..54 => Operation::Range(self.range()),
+            32..54 => self.some_range(),
             54..61 => Operation::Delete(self.delete()),
             61..79 => Operation::Txn(self.txn(0)),
             79..91 => self.watch(),
-            91..97 if self.calls.leases => self.lease(),
+            91..97 if self.calls.leases => match self.flag(40) {
+                true => self.contest(),
+                false => self.lease(),
+            },
             91..97 => Operation::Put(self.put()),
             97..99 => self.about_members(),
             _ => self.compact_seldom(),
         };
         if matches!(
             operation,
-            Operation::Put(_) | Operation::Txn(_) | Operation::Delete(_)
+            Operation::Put(_) | Operation::Txn(_) | Operation::Delete(_) | Operation::Proclaim(_)
         ) {
             self.revision += i64::from(self.random.chance(80));
         }
@@ -132,7 +139,9 @@ impl Draw {
     fn value(&mut self) -> Bytes {
         match self.random.below(1_000) {
             0 => Bytes::from(vec![b'v'; 700 << 10]),
-            1..100 => Bytes::new(),
+            // Two of them are more than one piece of a range.
+            1..4 => Bytes::from(vec![b'w'; 150 << 10]),
+            4..100 => Bytes::new(),
             100..400 => Bytes::from(format!("{}", self.random.below(4))),
             _ => {
                 let length = self.random.below(40);
@@ -213,11 +222,12 @@ mod tests {
                 .map(Operation::name)
                 .collect::<BTreeSet<_>>()
         };
-        assert_eq!(names(Calls::ALL).len(), 14);
-        let plain = names(Calls::default());
-        for name in ["grant", "revoke", "keep-alive", "time-to-live", "leases"] {
-            assert!(!plain.contains(name), "{name}");
-        }
+        assert_eq!(names(Calls::ALL).len(), 23);
+        let plain = [
+            "alarm", "compact", "delete", "hash-kv", "members", "put", "range", "status", "txn",
+            "watch",
+        ];
+        assert_eq!(names(Calls::default()), plain.into());
     }
 
     #[test]

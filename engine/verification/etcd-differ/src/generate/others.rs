@@ -33,13 +33,16 @@ impl Draw {
     }
 
     pub(super) fn about_members(&mut self) -> Operation {
-        match self.random.below(10) {
+        match self.random.below(12) {
             0..4 => Operation::Members(pb::MemberListRequest {
                 linearizable: self.flag(50),
             }),
             4..7 => Operation::Status(pb::StatusRequest {}),
             7 if self.calls.alarms => Operation::Alarm(alarm(self.random.between(1, 3) as i32)),
-            _ => Operation::Alarm(alarm(0)),
+            7..10 => Operation::Alarm(alarm(0)),
+            _ => Operation::HashKv(pb::HashKvRequest {
+                revision: self.past(60),
+            }),
         }
     }
 }
