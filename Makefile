@@ -62,14 +62,14 @@ dengine: setup-dengine ## the server and its tools, without Kubernetes (no Go, n
 	@echo "dengine, dengine-bench and kubectl-dengine are in $(CARGO_TARGET_DIR)/release; to have them at hand:"
 	@echo 'export PATH=$(CARGO_TARGET_DIR)/release:$$PATH'
 
-demo: setup-kubernetes ## a cluster of three on Kubernetes, benchmarked (E2E_USE_CURRENT_CONTEXT=1: on the current context; STORE=etcd|dengine: as for up)
-	@$(E2E) demo $(call as_flag,store)
+demo: setup-kubernetes ## a cluster of three on Kubernetes, benchmarked (E2E_USE_CURRENT_CONTEXT=1: on the current context; STORE=, KUBERNETES_VERSION=: as for up)
+	@$(E2E) demo $(call as_flag,store) $(call as_flag,kubernetes-version)
 
 demo-down: ## remove everything that demo or up started (E2E_USE_CURRENT_CONTEXT=1: on the current context, what demo made)
 	@$(E2E) demo-down
 
-up: setup-kubernetes ## only bring up the local Kubernetes (STORE=etcd|dengine: what its API server keeps its objects in, by default etcd)
-	@$(E2E) up $(call as_flag,store)
+up: setup-kubernetes ## only bring up the local Kubernetes (STORE=etcd|dengine: what its API server keeps its objects in, by default etcd; KUBERNETES_VERSION=1.36.3|1.34.4)
+	@$(E2E) up $(call as_flag,store) $(call as_flag,kubernetes-version)
 
 down: ## take the local Kubernetes down
 	@$(E2E) down

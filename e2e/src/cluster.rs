@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dengine_local_kubernetes::images::Archive;
+use dengine_local_kubernetes::programs::KubernetesVersion;
 use dengine_local_kubernetes::settings::{self, Settings};
 use dengine_local_kubernetes::up::{self, Local};
 use dengine_local_kubernetes::{programs, shell};
@@ -24,24 +27,54 @@ pub enum Store {
 }
 
 impl Store {
-    /// The settings of a local Kubernetes on it. `own_program` lies beside the program of DEngine.
-    ///
-    /// # Errors
-    /// When that is not there.
-    pub fn settings(self, own_program: &Path) -> Result<Settings> {
-        let store = match self {
-            Self::Etcd => settings::Store::Etcd,
+    /// As settings name it. `own_program` lies beside the program of DEngine.
+    fn of(self, own_program: &Path) -> Result<settings::Store> {
+        match self {
+            Self::Etcd => Ok(settings::Store::Etcd),
             Self::Dengine => {
                 let program = own_program.with_file_name("dengine");
                 fs_err::metadata(&program).context("`make dengine` builds it")?;
-                settings::Store::Dengine(program)
+                Ok(settings::Store::Dengine(program))
             }
-        };
-        Ok(Settings {
-            store,
-            ..Settings::default()
-        })
+        }
     }
+}
+
+/// How the local Kubernetes is started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
+pub struct LocalArgs {
+    /// What its API server keeps its objects in: etcd, or three members of DEngine. One that is up
+    /// must be as it is wanted here; if nothing is said, whatever is up will do, and otherwise it
+    /// is the newest on etcd.
+    #[arg(long)]
+    store: Option<Store>,
+    /// Which Kubernetes
+    #[arg(long, value_parser = kubernetes_versions())]
+    kubernetes_version: Option<KubernetesVersion>,
+}
+
+impl LocalArgs {
+    /// `None`: nothing in particular is wanted.
+    fn settings(self, own_program: &Path) -> Result<Option<Settings>> {
+        if self.store.is_none() && self.kubernetes_version.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Settings {
+            kubernetes: self.kubernetes_version.unwrap_or_default(),
+            store: self.store.unwrap_or(Store::Etcd).of(own_program)?,
+            ..Settings::default()
+        }))
+    }
+}
+
+/// The versions that can be built.
+fn kubernetes_versions() -> impl TypedValueParser<Value = KubernetesVersion> {
+    let numbers = KubernetesVersion::ALL.map(KubernetesVersion::number);
+    PossibleValuesParser::new(numbers).map(|number| {
+        let mut all = KubernetesVersion::ALL.into_iter();
+        let named = all.find(|version| version.number() == number);
+        named.expect("only these numbers are possible")
+    })
 }
 
 /// A Kubernetes to work on.
@@ -57,19 +90,18 @@ pub enum Cluster {
 }
 
 impl Cluster {
-    /// The cluster that the environment asks for; the local one is brought up, on `store` or, by
-    /// default, on whatever it runs, which is etcd at first.
+    /// The cluster that the environment asks for; the local one is brought up as it is wanted.
     ///
     /// # Errors
     /// When the local one cannot be brought up, or `kubectl` is missing for another.
-    pub fn choose(own_program: &Path, store: Option<Store>) -> Result<Self> {
+    pub fn choose(own_program: &Path, wanted: LocalArgs) -> Result<Self> {
         if std::env::var(USE_CURRENT_CONTEXT).is_ok_and(|value| value == "1") {
-            if store.is_some() {
-                bail!("{USE_CURRENT_CONTEXT}=1: what that Kubernetes runs on is not ours to say");
+            if wanted != LocalArgs::default() {
+                bail!("{USE_CURRENT_CONTEXT}=1: what that Kubernetes is, is not ours to say");
             }
             return Self::current();
         }
-        local(own_program, store).map(|local| Self::Local(Box::new(local)))
+        local(own_program, wanted).map(|local| Self::Local(Box::new(local)))
     }
 
     /// The cluster of the current context.
@@ -168,13 +200,12 @@ impl Cluster {
     }
 }
 
-/// The local Kubernetes, brought up as [`Cluster::choose`] says.
+/// The local Kubernetes, brought up as it is wanted.
 ///
 /// # Errors
-/// When it cannot be brought up, or runs on something else.
-pub fn local(own_program: &Path, store: Option<Store>) -> Result<Local> {
-    let wanted = store.map(|store| store.settings(own_program)).transpose()?;
-    up::up(own_program, wanted.as_ref())
+/// When it cannot be brought up, or is another one.
+pub fn local(own_program: &Path, wanted: LocalArgs) -> Result<Local> {
+    up::up(own_program, wanted.settings(own_program)?.as_ref())
 }
 
 fn with_kubeconfig(mut command: Command, local: &Local) -> Command {

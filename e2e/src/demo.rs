@@ -16,7 +16,7 @@ use dengine_local_kubernetes::progress::ProgressStep;
 use dengine_local_kubernetes::{down, shell};
 use kube::Api;
 
-use crate::cluster::{Cluster, Store, USE_CURRENT_CONTEXT};
+use crate::cluster::{Cluster, LocalArgs, USE_CURRENT_CONTEXT};
 use crate::{install, made, observe, product};
 
 const CLUSTER: &str = "demo";
@@ -57,8 +57,8 @@ struct Shape {
 ///
 /// # Errors
 /// When a step fails; the error says what a person needs to see why.
-pub async fn up(own_program: &Path, store: Option<Store>) -> Result<()> {
-    let cluster = Cluster::choose(own_program, store)?;
+pub async fn up(own_program: &Path, wanted: LocalArgs) -> Result<()> {
+    let cluster = Cluster::choose(own_program, wanted)?;
     let images = product::ensure()?;
     cluster.load(&images)?;
     install::operator(&cluster, &images)?;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
-use dengine_e2e::cluster::{self, Store};
+use clap::{Parser, Subcommand};
+use dengine_e2e::cluster::{self, LocalArgs};
 use dengine_e2e::{bench, demo, product};
 use dengine_local_kubernetes::layout::Layout;
 use dengine_local_kubernetes::programs::{self, EtcdVersion};
@@ -58,15 +58,6 @@ enum Command {
     },
 }
 
-/// How the local Kubernetes is started.
-#[derive(Debug, Args)]
-struct LocalArgs {
-    /// What its API server keeps its objects in: etcd, or three members of DEngine. One that is up
-    /// must be so already; if this is not given, whatever is up will do, and otherwise it is etcd.
-    #[arg(long)]
-    store: Option<Store>,
-}
-
 fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
@@ -86,10 +77,10 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     match command {
-        Command::Up(local) => cluster::local(&std::env::current_exe()?, local.store).map(drop),
+        Command::Up(local) => cluster::local(&std::env::current_exe()?, local).map(drop),
         Command::Down => down::down(),
         Command::Images => print_archives(),
-        Command::Demo(local) => block_on(demo::up(&std::env::current_exe()?, local.store)),
+        Command::Demo(local) => block_on(demo::up(&std::env::current_exe()?, local)),
         Command::DemoDown => demo::down(),
         Command::Bench(options) => block_on(bench::run(&options)),
         Command::Etcd { etcd_version } => print(&programs::etcd(etcd_version)?.display()),

@@ -43,8 +43,8 @@ pub fn run(layout: &Layout) -> Result<()> {
     }
     hide_the_machine(layout)?;
     connect()?;
-    let programs = programs::ensure()?;
     let settings = Settings::load(layout)?;
+    let programs = programs::ensure(settings.kubernetes)?;
     let components = components::all(layout, &settings, &programs, layout.own_program());
     Supervisor::new(layout.clone(), components).run()
 }

@@ -5,15 +5,13 @@
 //! meets an old binary.
 
 use std::path::{Path, PathBuf};
+use std::{fmt, iter};
 
 use anyhow::{Context as _, Result};
 use sha2::{Digest as _, Sha256};
 
 use crate::progress::ProgressStep;
 use crate::{cache, shell};
-
-/// The version of Kubernetes that `programs/kubernetes/go.mod` names.
-pub const KUBERNETES_VERSION: &str = "v1.34.4";
 
 /// Programs that one Go module gives.
 struct Module {
@@ -32,27 +30,41 @@ macro_rules! files {
     };
 }
 
-const MODULES: [Module; 5] = [
-    Module {
-        name: "kubernetes",
-        files: files!("kubernetes": "go.mod", "go.sum"),
-        programs: &[
-            ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
-            (
-                "kube-controller-manager",
-                "k8s.io/kubernetes/cmd/kube-controller-manager",
+/// `$number` is what its module file names, such as `1.36.3`, of which `$minor` is the second part.
+macro_rules! kubernetes {
+    ($folder:literal, $number:literal, $minor:literal) => {
+        Module {
+            name: $folder,
+            files: files!($folder: "go.mod", "go.sum"),
+            programs: &[
+                ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+                (
+                    "kube-controller-manager",
+                    "k8s.io/kubernetes/cmd/kube-controller-manager",
+                ),
+                ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+                ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+                ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+                ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+            ],
+            ldflags: concat!(
+                "-s -w -X k8s.io/component-base/version.gitVersion=v",
+                $number,
+                " -X k8s.io/component-base/version.gitMajor=1",
+                " -X k8s.io/component-base/version.gitMinor=",
+                $minor,
+                " -X k8s.io/component-base/version.gitTreeState=clean"
             ),
-            ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
-            ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
-            ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
-            ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
-        ],
-        ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 -X \
-                  k8s.io/component-base/version.gitMajor=1 -X \
-                  k8s.io/component-base/version.gitMinor=34 -X \
-                  k8s.io/component-base/version.gitTreeState=clean",
-        patience: "about 11 minutes on two cores, once",
-    },
+            patience: "about 11 minutes on two cores, once",
+        }
+    };
+}
+
+const KUBERNETES_1_36: Module = kubernetes!("kubernetes", "1.36.3", "36");
+const KUBERNETES_1_34: Module = kubernetes!("kubernetes-1.34", "1.34.4", "34");
+
+/// What each local Kubernetes has besides.
+const MODULES: [Module; 4] = [
     Module {
         name: "etcd",
         files: files!("etcd": "go.mod", "go.sum"),
@@ -94,6 +106,45 @@ const ETCD_3_7: Module = Module {
     ldflags: "-s -w",
     patience: "about a minute, once",
 };
+
+/// A Kubernetes that can run here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum KubernetesVersion {
+    /// The newest.
+    #[default]
+    #[serde(rename = "1.36")]
+    V1_36,
+    /// The oldest that the operator is tested on.
+    #[serde(rename = "1.34")]
+    V1_34,
+}
+
+impl KubernetesVersion {
+    /// The newest first.
+    pub const ALL: [Self; 2] = [Self::V1_36, Self::V1_34];
+
+    /// As its module file names it.
+    #[must_use]
+    pub fn number(self) -> &'static str {
+        match self {
+            Self::V1_36 => "1.36.3",
+            Self::V1_34 => "1.34.4",
+        }
+    }
+
+    fn module(self) -> &'static Module {
+        match self {
+            Self::V1_36 => &KUBERNETES_1_36,
+            Self::V1_34 => &KUBERNETES_1_34,
+        }
+    }
+}
+
+impl fmt::Display for KubernetesVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "v{}", self.number())
+    }
+}
 
 /// An etcd that measurements can be beside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,14 +191,14 @@ impl Programs {
     }
 }
 
-/// Builds what is not in the cache yet.
+/// Builds what a Kubernetes of that version needs and is not in the cache yet.
 ///
 /// # Errors
 /// When Go is missing or a build fails.
-pub fn ensure() -> Result<Programs> {
+pub fn ensure(version: KubernetesVersion) -> Result<Programs> {
     let cache = programs_folder()?;
-    let folders = MODULES
-        .iter()
+    let folders = iter::once(version.module())
+        .chain(&MODULES)
         .map(|module| Ok((module.ensure(&cache)?, module.programs)))
         .collect::<Result<_>>()?;
     Ok(Programs { folders })
@@ -269,6 +320,24 @@ mod tests {
             let named = format!("go.etcd.io/etcd/server/v3 v{}\n", version.number());
             let (_, go_mod) = module.files[0];
             assert!(go_mod.contains(&named), "{named}");
+        }
+    }
+
+    #[test]
+    fn each_kubernetes_is_the_version_that_it_is_called() {
+        for version in KubernetesVersion::ALL {
+            let (module, number) = (version.module(), version.number());
+            let (_, go_mod) = module.files[0];
+            assert!(go_mod.contains(&format!("require k8s.io/kubernetes v{number}\n")));
+            let minor = number.split('.').nth(1).expect("it has one");
+            let said = [
+                format!("gitVersion=v{number} "),
+                format!("gitMinor={minor} "),
+            ];
+            assert!(
+                said.iter().all(|it| module.ldflags.contains(it)),
+                "{said:?}"
+            );
         }
     }
 }

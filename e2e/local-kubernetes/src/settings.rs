@@ -8,11 +8,14 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Layout;
+use crate::programs::KubernetesVersion;
 
 /// How the local cluster is started; by default on etcd.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Settings {
+    #[serde(default)]
+    pub kubernetes: KubernetesVersion,
     /// What the API server keeps its objects in.
     pub store: Store,
     /// How long it keeps Events; if not set, as long as Kubernetes has it, an hour.
@@ -45,8 +48,8 @@ impl Settings {
             && !found.are_like(wanted)
         {
             bail!(
-                "the local Kubernetes runs {found}, and is wanted {wanted}: take it down first, \
-                 with `make down`"
+                "the local Kubernetes is {found}, and {wanted} is wanted: take it down first, with \
+                 `make down`"
             );
         }
         Ok(found)
@@ -77,16 +80,19 @@ impl Settings {
             (&self.store, &other.store),
             (Store::Etcd, Store::Etcd) | (Store::Dengine(_), Store::Dengine(_))
         );
-        same_store && self.event_ttl_seconds == other.event_ttl_seconds
+        same_store
+            && self.kubernetes == other.kubernetes
+            && self.event_ttl_seconds == other.event_ttl_seconds
     }
 }
 
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.store {
-            Store::Etcd => "on etcd",
-            Store::Dengine(_) => "on DEngine",
-        })?;
+        let store = match self.store {
+            Store::Etcd => "etcd",
+            Store::Dengine(_) => "DEngine",
+        };
+        write!(f, "{} on {store}", self.kubernetes)?;
         match self.event_ttl_seconds {
             Some(seconds) => write!(f, ", with Events that last for {seconds} s"),
             None => Ok(()),
@@ -101,7 +107,7 @@ mod tests {
     fn on_dengine(program: &str) -> Settings {
         Settings {
             store: Store::Dengine(program.into()),
-            event_ttl_seconds: None,
+            ..Settings::default()
         }
     }
 
@@ -126,10 +132,14 @@ mod tests {
             ..on_dengine("dengine")
         };
         short.save(&layout).unwrap();
-        for other in [Settings::default(), on_dengine("dengine")] {
+        let older = Settings {
+            kubernetes: KubernetesVersion::V1_34,
+            ..short.clone()
+        };
+        for other in [Settings::default(), on_dengine("dengine"), older] {
             let refused = Settings::agreed(&layout, true, Some(&other)).unwrap_err();
-            let runs = "runs on DEngine, with Events that last for 20 s, and is wanted on ";
-            assert!(refused.to_string().contains(runs), "{refused}");
+            let is = "is v1.36.3 on DEngine, with Events that last for 20 s, and v1.3";
+            assert!(refused.to_string().contains(is), "{refused}");
         }
         assert!(Settings::agreed(&layout, true, Some(&short)).is_ok());
     }

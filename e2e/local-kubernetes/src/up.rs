@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::images::{Archive, Image};
 use crate::layout::{HOST_ADDRESS, HOST_LINK, Layout, NODE_ADDRESS, NODE_LINK, WHOLE_RANGE};
 use crate::process::Process;
-use crate::programs::{self, KUBERNETES_VERSION, Programs};
+use crate::programs::{self, Programs};
 use crate::progress::ProgressStep;
 use crate::settings::{Settings, Store};
 use crate::{cache, components, down, pki, shell, store};
@@ -104,16 +104,16 @@ pub fn lock() -> Result<std::fs::File> {
 /// other settings runs.
 pub fn up(own_program: &Path, wanted: Option<&Settings>) -> Result<Local> {
     check_machine()?;
-    let programs = programs::ensure()?;
     let _lock = lock()?;
     let layout = Layout::of_this_user()?;
     let running = NodeRecord::load(&layout)?.map_or(Ok(false), |node| node.is_alive())?;
+    let settings = Settings::agreed(&layout, running, wanted)?;
     let local = Local {
         layout: layout.clone(),
-        settings: Settings::agreed(&layout, running, wanted)?,
-        programs,
+        programs: programs::ensure(settings.kubernetes)?,
+        settings,
     };
-    let mut step = ProgressStep::start(format!("Local Kubernetes {KUBERNETES_VERSION}"));
+    let mut step = ProgressStep::start(format!("Local Kubernetes {}", local.settings));
     if !running {
         step.note("clearing what an earlier one left");
         down::clear(&layout)?;
@@ -126,8 +126,7 @@ pub fn up(own_program: &Path, wanted: Option<&Settings>) -> Result<Local> {
     local.apply(include_str!("../manifests/storage.yaml"))?;
     local.apply(include_str!("../manifests/coredns.yaml"))?;
     local.await_node(&mut step)?;
-    let how = if running { "was up" } else { "up" };
-    step.done(format_args!("{how} {}", local.settings));
+    step.done(if running { "was up" } else { "up" });
     Ok(local)
 }
 

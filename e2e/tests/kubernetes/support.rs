@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use dengine_crds::{DEngineCluster, conditions};
-use dengine_e2e::cluster::Cluster;
+use dengine_e2e::cluster::{Cluster, LocalArgs};
 use dengine_e2e::{install, observe, product};
 use dengine_local_kubernetes::images::Archive;
 use dengine_local_kubernetes::shell;
@@ -43,7 +43,10 @@ fn shared() -> Result<&'static SharedWorld> {
 }
 
 fn set_up() -> Result<SharedWorld> {
-    let cluster = Cluster::choose(Path::new(env!("CARGO_BIN_EXE_dengine-e2e")), None)?;
+    let cluster = Cluster::choose(
+        Path::new(env!("CARGO_BIN_EXE_dengine-e2e")),
+        LocalArgs::default(),
+    )?;
     let images = product::ensure()?;
     cluster.load(&images)?;
     install::operator(&cluster, &images)?;
