@@ -19,6 +19,8 @@ pub const USE_CURRENT_CONTEXT: &str = "E2E_USE_CURRENT_CONTEXT";
 pub enum Store {
     /// One member of etcd.
     Etcd,
+    /// Three members of etcd.
+    EtcdOfThree,
     /// Three members of DEngine.
     Dengine,
 }
@@ -31,6 +33,7 @@ impl Store {
     pub fn settings(self, own_program: &Path) -> Result<Settings> {
         let store = match self {
             Self::Etcd => settings::Store::Etcd,
+            Self::EtcdOfThree => settings::Store::EtcdOfThree,
             Self::Dengine => {
                 let program = own_program.with_file_name("dengine");
                 fs_err::metadata(&program).context("`make dengine` builds it")?;

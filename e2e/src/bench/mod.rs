@@ -23,6 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::options::{Durability, Scenario, System};
 pub use self::options::{Options, etcd_versions};
+pub(crate) use self::servers::held;
 use self::servers::{Dengine, Servers};
 
 /// How long a system may take to come up.
