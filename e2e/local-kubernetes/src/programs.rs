@@ -101,7 +101,7 @@ const KWOK: Module = Module {
     files: files!("kwok": "go.mod", "go.sum"),
     programs: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")],
     ldflags: "-s -w",
-    patience: "about two minutes, once",
+    patience: "about three minutes, once",
 };
 
 /// An etcd that measurements can be beside.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 const NAME: &str = "etcd_request_duration_seconds";
 
@@ -20,7 +20,7 @@ struct Histogram {
 }
 
 /// How long requests of one kind took.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestTimes {
     pub operation: String,

@@ -34,6 +34,7 @@ use self::pods::Pods;
 use self::probe::Probe;
 use self::program::Kwok;
 pub use self::report::{Measured, render};
+use crate::bench;
 use crate::cluster::{Cluster, Store};
 
 const NAMESPACE: &str = "load";
@@ -77,6 +78,7 @@ pub struct Size {
 pub async fn run(options: &Options, own_program: &Path) -> Result<()> {
     options.size.validate()?;
     programs::kwok()?;
+    bench::warn_if_busy();
     let mut runs = Vec::new();
     for store in options.turns() {
         let settings = store.settings(own_program)?;

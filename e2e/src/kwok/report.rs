@@ -2,13 +2,13 @@
 
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::metrics::RequestTimes;
 use super::probe::Lag;
 
 /// One run.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Measured {
     /// What the API server kept its objects in.
