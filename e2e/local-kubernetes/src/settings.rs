@@ -29,7 +29,7 @@ pub enum Store {
     /// One member of etcd.
     #[default]
     Etcd,
-    /// Three of them.
+    /// As many members as there are of DEngine, for whoever compares.
     EtcdOfThree,
     /// Three members of DEngine. This is its program, of which the cluster gets a copy.
     Dengine(PathBuf),

@@ -26,8 +26,8 @@ pub struct RequestTimes {
     pub operation: String,
     pub count: u64,
     pub mean_ms: f64,
-    /// As Prometheus' `histogram_quantile` has it: evenly spread within a bucket. The first one ends
-    /// at 5 ms, so that below this the mean says more.
+    /// As Prometheus' `histogram_quantile` has it: evenly spread within a bucket. The first one
+    /// ends at 5 ms, so that below this the mean says more.
     pub p99_ms: f64,
 }
 
