@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
-.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older etcd-differ etcd-suites etcd-common etcd-python e2e-full test-setup bench bench-servers bench-baseline images lint fix protos crds
+.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older etcd-differ etcd-suites etcd-common etcd-python e2e-full kwok test-setup bench bench-servers bench-baseline images lint fix protos crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -68,7 +68,7 @@ demo: setup-kubernetes ## a cluster of three on Kubernetes, benchmarked (E2E_USE
 demo-down: ## remove everything that demo or up started (E2E_USE_CURRENT_CONTEXT=1: on the current context, what demo made)
 	@$(E2E) demo-down
 
-up: setup-kubernetes ## only bring up the local Kubernetes (STORE=etcd|dengine: what its API server keeps its objects in, by default etcd; KUBERNETES_VERSION=1.36.3|1.34.4)
+up: setup-kubernetes ## only bring up the local Kubernetes (STORE=etcd|etcd-of-three|dengine: what its API server keeps its objects in, by default etcd; KUBERNETES_VERSION=1.36.3|1.34.4)
 	@$(E2E) up $(call as_flag,store) $(call as_flag,kubernetes-version)
 
 down: ## take the local Kubernetes down
@@ -154,9 +154,16 @@ etcd-python: setup-dengine ## python-etcd3 on a member, as its users call it (py
 	@$(PYTHON_ETCD)/bin/pip install --quiet --disable-pip-version-check --requirement engine/verification/etcd-suites/python/requirements.txt
 	@$(PYTHON_ETCD)/bin/python engine/verification/etcd-suites/python/client.py $(CARGO_TARGET_DIR)/release/dengine
 
-e2e-full: setup-test ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it; ONLY=store: only then, Kubernetes itself on DEngine)
+e2e-full: setup-test ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it; ONLY=store, ONLY=kwok: only then, Kubernetes itself on DEngine)
 	@$(BUILD)
-	@$(CARGO_TEST) --no-fail-fast --test kubernetes -- full::$(ONLY) $(if $(filter store%,$(ONLY)),,--skip full::store)
+	@$(CARGO_TEST) --no-fail-fast --test kubernetes -- full::$(ONLY) $(if $(filter store% kwok%,$(ONLY)),,--skip full::store --skip full::kwok)
+
+# In flags as `dengine-e2e kwok` has them, but that both stores are the default here.
+KWOK_FLAGS = $(foreach flag,nodes pods repeat output,$(call as_flag,$(flag))) --store $(or $(STORE),dengine$(comma)etcd-of-three)
+kwok: NODES := $(or $(NODES),1000)
+kwok: PODS := $(or $(PODS),10000)
+kwok: setup-kubernetes ## Kubernetes of many nodes that kwok plays, on DEngine and etcd in turns (NODES=1000, PODS=10000, STORE=dengine,etcd-of-three, REPEAT=1 there and back, OUTPUT=FILE; none may be up)
+	@$(E2E) kwok $(KWOK_FLAGS)
 
 test-setup: ## set-up on fresh Debian roots, for each purpose (SUITE=bookworm: only there; as root, on Debian)
 	@e2e/test-setup.sh $(SUITE)

@@ -22,15 +22,28 @@ pub const USE_CURRENT_CONTEXT: &str = "E2E_USE_CURRENT_CONTEXT";
 pub enum Store {
     /// One member of etcd.
     Etcd,
+    /// Three members of etcd.
+    EtcdOfThree,
     /// Three members of DEngine.
     Dengine,
 }
 
 impl Store {
-    /// As settings name it. `own_program` lies beside the program of DEngine.
+    /// The settings of a local Kubernetes on it. `own_program` lies beside the program of DEngine.
+    ///
+    /// # Errors
+    /// When that is not there.
+    pub fn settings(self, own_program: &Path) -> Result<Settings> {
+        Ok(Settings {
+            store: self.of(own_program)?,
+            ..Settings::default()
+        })
+    }
+
     fn of(self, own_program: &Path) -> Result<settings::Store> {
         match self {
             Self::Etcd => Ok(settings::Store::Etcd),
+            Self::EtcdOfThree => Ok(settings::Store::EtcdOfThree),
             Self::Dengine => {
                 let program = own_program.with_file_name("dengine");
                 fs_err::metadata(&program).context("`make dengine` builds it")?;

@@ -6,6 +6,7 @@ pub mod bench;
 pub mod cluster;
 pub mod demo;
 pub mod install;
+pub mod kwok;
 pub mod made;
 pub mod observe;
 pub mod product;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use dengine_e2e::cluster::{self, LocalArgs};
-use dengine_e2e::{bench, demo, product};
+use dengine_e2e::{bench, demo, kwok, product};
 use dengine_local_kubernetes::layout::Layout;
 use dengine_local_kubernetes::programs::{self, EtcdVersion};
 use dengine_local_kubernetes::{down, node, provisioner};
@@ -34,6 +34,8 @@ enum Command {
     DemoDown,
     /// DEngine and etcd on this machine, in turns, in one table.
     Bench(Box<bench::Options>),
+    /// A Kubernetes of many nodes that kwok plays, on DEngine or etcd or both in turns.
+    Kwok(kwok::Options),
     /// Build etcd, and print where it is.
     Etcd {
         /// Which one
@@ -83,6 +85,7 @@ fn run(command: Command) -> Result<()> {
         Command::Demo(local) => block_on(demo::up(&std::env::current_exe()?, local)),
         Command::DemoDown => demo::down(),
         Command::Bench(options) => block_on(bench::run(&options)),
+        Command::Kwok(options) => on_threads(kwok::run(&options, &std::env::current_exe()?)),
         Command::Etcd { etcd_version } => print(&programs::etcd(etcd_version)?.display()),
         Command::Node { state } => node::run(&Layout::at(state)),
         Command::Provisioner { state } => block_on(provisioner::run(&Layout::at(state))),
@@ -91,6 +94,14 @@ fn run(command: Command) -> Result<()> {
 
 fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(work)
+}
+
+/// For what reads much while it measures how long other answers take.
+fn on_threads<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?
         .block_on(work)

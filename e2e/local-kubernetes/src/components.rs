@@ -104,10 +104,11 @@ pub(crate) fn all(
         |name, needs, arguments| Component::new(name, programs.path(name), needs, arguments);
     let containerd = shell::find("containerd").unwrap_or_else(|| "containerd".into());
     let containerd_config = format!("--config={}", layout.join("containerd.toml").display());
-    let scheduler_arguments = vec![
+    let mut scheduler_arguments = vec![
         kubeconfig(layout, "scheduler"),
         "--leader-elect=false".into(),
     ];
+    scheduler_arguments.extend(client_limits(settings));
     let provisioner_arguments = vec![
         "provisioner".into(),
         format!("--state={}", layout.root().display()),
@@ -128,7 +129,7 @@ pub(crate) fn all(
         built(
             "kube-controller-manager",
             api_server(),
-            controller_manager_arguments(layout),
+            controller_manager_arguments(layout, settings),
         ),
         built("kube-scheduler", api_server(), scheduler_arguments),
         built(
@@ -178,11 +179,27 @@ fn api_server_arguments(layout: &Layout, settings: &Settings) -> Vec<String> {
         file("service-account-signing-key-file", "sa.key"),
     ];
     arguments.extend(event_ttl.map(|seconds| format!("--event-ttl={seconds}s")));
+    if settings.raised_limits {
+        arguments.extend([
+            "--max-requests-inflight=3000".into(),
+            "--max-mutating-requests-inflight=1000".into(),
+        ]);
+    }
     arguments
 }
 
-fn controller_manager_arguments(layout: &Layout) -> Vec<String> {
-    vec![
+/// What a controller may ask of the API server: by default as little as 20 requests a second, so
+/// that it would be these limits that are measured.
+fn client_limits(settings: &Settings) -> Vec<String> {
+    if settings.raised_limits {
+        vec!["--kube-api-qps=5000".into(), "--kube-api-burst=5000".into()]
+    } else {
+        Vec::new()
+    }
+}
+
+fn controller_manager_arguments(layout: &Layout, settings: &Settings) -> Vec<String> {
+    let mut arguments = vec![
         kubeconfig(layout, "controller-manager"),
         "--leader-elect=false".into(),
         "--use-service-account-credentials".into(),
@@ -191,7 +208,9 @@ fn controller_manager_arguments(layout: &Layout) -> Vec<String> {
             layout.pki().join("sa.key").display()
         ),
         format!("--root-ca-file={}", layout.pki().join("ca.crt").display()),
-    ]
+    ];
+    arguments.extend(client_limits(settings));
+    arguments
 }
 
 fn kubelet_arguments(layout: &Layout) -> Vec<String> {

@@ -88,6 +88,19 @@ impl Process {
         Ok(None)
     }
 
+    /// User and system time so far, that of ended threads included.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn cpu(&self) -> Result<Duration> {
+        let stat = Stat::of(self.pid)?.filter(|stat| stat.started_ticks == self.started_ticks);
+        let stat = stat.with_context(|| format!("process {} is gone", self.pid))?;
+        let per_second = rustix::param::clock_ticks_per_second();
+        Ok(Duration::from_secs_f64(
+            stat.cpu_ticks as f64 / per_second as f64,
+        ))
+    }
+
     /// Kills it and waits until it is gone. No-op when it is not there any more.
     ///
     /// # Errors
@@ -114,6 +127,8 @@ impl Process {
 /// What is needed of `/proc/PID/stat`.
 struct Stat {
     parent: i32,
+    /// Fields 14 and 15.
+    cpu_ticks: u64,
     started_ticks: u64,
     dead: bool,
 }
@@ -139,10 +154,12 @@ impl Stat {
     /// `pid (name) state ppid …`, where the name may hold spaces and parentheses.
     fn parse(text: &str) -> Option<Self> {
         let fields: Vec<&str> = text.rsplit_once(") ")?.1.split_whitespace().collect();
+        let ticks = |place: usize| -> Option<u64> { fields.get(place)?.parse().ok() };
         Some(Self {
             dead: matches!(*fields.first()?, "Z" | "X"),
             parent: fields.get(1)?.parse().ok()?,
-            started_ticks: fields.get(19)?.parse().ok()?,
+            cpu_ticks: ticks(11)? + ticks(12)?,
+            started_ticks: ticks(19)?,
         })
     }
 }
@@ -187,6 +204,7 @@ mod tests {
             (stat.parent, stat.started_ticks, stat.dead),
             (42, 12345, false)
         );
+        assert_eq!(stat.cpu_ticks, 5 + 6);
     }
 
     #[test]
@@ -194,6 +212,20 @@ mod tests {
         let status = "Name:\tdengine\nNSpid:\t4711\t12\nNSpgid:\t4711\t12\n";
         assert_eq!(own_pid_in(status), Some(12));
         assert_eq!(own_pid_in("Name:\tdengine\n"), None);
+    }
+
+    #[test]
+    fn the_time_that_a_process_took_is_known_until_it_ends() {
+        let own = Process::of(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let before = own.cpu().unwrap();
+        while own.cpu().unwrap() == before {
+            std::hint::spin_loop();
+        }
+        let impostor = Process {
+            started_ticks: own.started_ticks + 1,
+            ..own
+        };
+        assert!(impostor.cpu().is_err());
     }
 
     #[test]

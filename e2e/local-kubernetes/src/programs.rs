@@ -107,6 +107,15 @@ const ETCD_3_7: Module = Module {
     patience: "about a minute, once",
 };
 
+/// What plays the kubelets of nodes that are not there, for whoever wants a thousand of them.
+const KWOK: Module = Module {
+    name: "kwok",
+    files: files!("kwok": "go.mod", "go.sum"),
+    programs: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")],
+    ldflags: "-s -w",
+    patience: "about three minutes, once",
+};
+
 /// A Kubernetes that can run here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum KubernetesVersion {
@@ -229,6 +238,14 @@ pub fn etcd(version: EtcdVersion) -> Result<PathBuf> {
 /// As [`ensure`].
 pub fn etcdctl() -> Result<PathBuf> {
     one("etcdctl")
+}
+
+/// Builds only kwok.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn kwok() -> Result<PathBuf> {
+    Ok(KWOK.ensure(&programs_folder()?)?.join("kwok"))
 }
 
 /// A program of a module.

@@ -20,6 +20,9 @@ pub struct Settings {
     pub store: Store,
     /// How long it keeps Events; if not set, as long as Kubernetes has it, an hour.
     pub event_ttl_seconds: Option<u32>,
+    /// Whether the API server takes, and controllers send, as many requests as in a large cluster.
+    #[serde(default)]
+    pub raised_limits: bool,
 }
 
 /// What an API server keeps its objects in.
@@ -29,8 +32,22 @@ pub enum Store {
     /// One member of etcd.
     #[default]
     Etcd,
+    /// As many members as there are of DEngine, for whoever compares.
+    EtcdOfThree,
     /// Three members of DEngine. This is its program, of which the cluster gets a copy.
     Dengine(PathBuf),
+}
+
+impl Store {
+    /// What people call it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::EtcdOfThree => "etcd (three members)",
+            Self::Dengine(_) => "DEngine",
+        }
+    }
 }
 
 impl Settings {
@@ -78,25 +95,27 @@ impl Settings {
     pub(crate) fn are_like(&self, other: &Self) -> bool {
         let same_store = matches!(
             (&self.store, &other.store),
-            (Store::Etcd, Store::Etcd) | (Store::Dengine(_), Store::Dengine(_))
+            (Store::Etcd, Store::Etcd)
+                | (Store::EtcdOfThree, Store::EtcdOfThree)
+                | (Store::Dengine(_), Store::Dengine(_))
         );
         same_store
             && self.kubernetes == other.kubernetes
             && self.event_ttl_seconds == other.event_ttl_seconds
+            && self.raised_limits == other.raised_limits
     }
 }
 
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let store = match self.store {
-            Store::Etcd => "etcd",
-            Store::Dengine(_) => "DEngine",
-        };
-        write!(f, "{} on {store}", self.kubernetes)?;
-        match self.event_ttl_seconds {
-            Some(seconds) => write!(f, ", with Events that last for {seconds} s"),
-            None => Ok(()),
+        write!(f, "{} on {}", self.kubernetes, self.store.name())?;
+        if let Some(seconds) = self.event_ttl_seconds {
+            write!(f, ", with Events that last for {seconds} s")?;
         }
+        if self.raised_limits {
+            f.write_str(", with raised limits")?;
+        }
+        Ok(())
     }
 }
 
@@ -136,7 +155,11 @@ mod tests {
             kubernetes: KubernetesVersion::V1_34,
             ..short.clone()
         };
-        for other in [Settings::default(), on_dengine("dengine"), older] {
+        let raised = Settings {
+            raised_limits: true,
+            ..short.clone()
+        };
+        for other in [Settings::default(), on_dengine("dengine"), older, raised] {
             let refused = Settings::agreed(&layout, true, Some(&other)).unwrap_err();
             let is = "is v1.36.3 on DEngine, with Events that last for 20 s, and v1.3";
             assert!(refused.to_string().contains(is), "{refused}");

@@ -1,4 +1,5 @@
-//! What the API server keeps its objects in: one etcd, or three members of DEngine in its place.
+//! What the API server keeps its objects in: one etcd, or three members of DEngine in its place, or
+//! three of etcd for whoever compares.
 
 use std::path::PathBuf;
 
@@ -41,6 +42,23 @@ const ADMIN_PORT: u16 = 4103;
 const ETCD_PORT: u16 = 2379;
 /// What forms the members into a cluster.
 const INIT: &str = "dengine-init";
+/// Three members of etcd, at the same addresses.
+const ETCD_MEMBERS: [Member; 3] = [
+    Member {
+        name: "etcd-1",
+        ..MEMBERS[0]
+    },
+    Member {
+        name: "etcd-2",
+        ..MEMBERS[1]
+    },
+    Member {
+        name: "etcd-3",
+        ..MEMBERS[2]
+    },
+];
+/// etcd's, for its other members.
+const ETCD_PEER_PORT: u16 = 2380;
 
 /// Its programs, in the order in which they are started.
 pub(crate) fn components(store: &Store, layout: &Layout, programs: &Programs) -> Vec<Component> {
@@ -51,8 +69,17 @@ pub(crate) fn components(store: &Store, layout: &Layout, programs: &Programs) ->
                 "etcd",
                 etcd,
                 Needs::Nothing,
-                etcd_arguments(layout),
+                etcd_arguments("etcd", "127.0.0.1", layout),
             )]
+        }
+        Store::EtcdOfThree => {
+            let members = ETCD_MEMBERS.iter().map(|member| {
+                let mut arguments = etcd_arguments(member.name, member.host, layout);
+                arguments.extend(etcd_cluster(*member));
+                let program = programs.path("etcd");
+                Component::new(member.name, program, Needs::Nothing, arguments)
+            });
+            members.collect()
         }
         Store::Dengine(_) => {
             let members = MEMBERS.iter().map(|member| {
@@ -68,7 +95,7 @@ pub(crate) fn components(store: &Store, layout: &Layout, programs: &Programs) ->
 /// What must be there before the API server is started.
 pub(crate) fn ready(store: &Store, layout: &Layout) -> Needs {
     match store {
-        Store::Etcd => Needs::Tcp(([127, 0, 0, 1], ETCD_PORT).into()),
+        Store::Etcd | Store::EtcdOfThree => Needs::Tcp(([127, 0, 0, 1], ETCD_PORT).into()),
         Store::Dengine(_) => Needs::File(formed(layout)),
     }
 }
@@ -77,7 +104,8 @@ pub(crate) fn ready(store: &Store, layout: &Layout) -> Needs {
 pub(crate) fn servers(store: &Store) -> String {
     match store {
         Store::Etcd => format!("http://127.0.0.1:{ETCD_PORT}"),
-        Store::Dengine(_) => MEMBERS
+        // Both have members at the same addresses.
+        Store::EtcdOfThree | Store::Dengine(_) => MEMBERS
             .map(|member| format!("http://{}:{ETCD_PORT}", member.host))
             .join(","),
     }
@@ -85,24 +113,43 @@ pub(crate) fn servers(store: &Store) -> String {
 
 /// The names of its programs, and so of its logs.
 pub(crate) fn names(store: &Store) -> Vec<&'static str> {
+    let mut names = members(store);
+    if let Store::Dengine(_) = store {
+        names.push(INIT);
+    }
+    names
+}
+
+/// The names of those of its programs that run always.
+pub(crate) fn members(store: &Store) -> Vec<&'static str> {
+    let name = |member: &Member| member.name;
     match store {
         Store::Etcd => vec!["etcd"],
-        Store::Dengine(_) => {
-            let members = MEMBERS.iter().map(|member| member.name);
-            members.chain([INIT]).collect()
-        }
+        Store::EtcdOfThree => ETCD_MEMBERS.iter().map(name).collect(),
+        Store::Dengine(_) => MEMBERS.iter().map(name).collect(),
     }
 }
 
-fn etcd_arguments(layout: &Layout) -> Vec<String> {
+fn etcd_arguments(name: &str, host: &str, layout: &Layout) -> Vec<String> {
     vec![
-        format!("--data-dir={}", layout.join("etcd").display()),
-        "--listen-peer-urls=http://127.0.0.1:2380".into(),
-        format!("--listen-client-urls=http://127.0.0.1:{ETCD_PORT}"),
-        format!("--advertise-client-urls=http://127.0.0.1:{ETCD_PORT}"),
+        format!("--data-dir={}", layout.join(name).display()),
+        format!("--listen-peer-urls=http://{host}:{ETCD_PEER_PORT}"),
+        format!("--listen-client-urls=http://{host}:{ETCD_PORT}"),
+        format!("--advertise-client-urls=http://{host}:{ETCD_PORT}"),
         // The cluster does not outlive the machine's boot, and the syncs of what runs on it should
         // have the disk.
         "--unsafe-no-fsync".into(),
+    ]
+}
+
+/// What makes a member one of three.
+fn etcd_cluster(member: Member) -> [String; 3] {
+    let url = |member: Member| format!("http://{}:{ETCD_PEER_PORT}", member.host);
+    let all = ETCD_MEMBERS.map(|member| format!("{}={}", member.name, url(member)));
+    [
+        format!("--name={}", member.name),
+        format!("--initial-advertise-peer-urls={}", url(member)),
+        format!("--initial-cluster={}", all.join(",")),
     ]
 }
 
@@ -165,5 +212,17 @@ mod tests {
             panic!("listening is not enough");
         };
         assert_eq!(init(&layout).done, Some(file));
+    }
+
+    #[test]
+    fn members_of_etcd_are_where_the_api_server_looks_and_know_each_other() {
+        let servers = servers(&Store::EtcdOfThree);
+        for (member, server) in ETCD_MEMBERS.into_iter().zip(servers.split(',')) {
+            let arguments = etcd_arguments(member.name, member.host, &Layout::at("/state"));
+            assert!(arguments.contains(&format!("--listen-client-urls={server}")));
+            let [_, own, all] = etcd_cluster(member);
+            let (_, url) = own.split_once('=').unwrap();
+            assert!(all.contains(&format!("{}={url}", member.name)), "{all}");
+        }
     }
 }

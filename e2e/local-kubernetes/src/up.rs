@@ -259,6 +259,12 @@ impl Local {
             .with_context(|| format!("{program} does not run"))
     }
 
+    /// The names of the programs that the API server keeps its objects in.
+    #[must_use]
+    pub fn store_members(&self) -> Vec<&'static str> {
+        store::members(&self.settings.store)
+    }
+
     /// The programs it was built with.
     #[must_use]
     pub fn programs(&self) -> &Programs {

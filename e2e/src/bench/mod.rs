@@ -23,6 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::options::{Durability, Scenario, System};
 pub use self::options::{Options, etcd_versions};
+pub(crate) use self::servers::held;
 use self::servers::{Dengine, Servers};
 
 /// How long a system may take to come up.
@@ -336,7 +337,7 @@ fn new_folder(within: &Path, name: &str) -> io::Result<PathBuf> {
 }
 
 /// Says so when others use the machine: the numbers of such a run mean little.
-fn warn_if_busy() {
+pub(crate) fn warn_if_busy() {
     let load = fs_err::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: f64 = load
         .split(' ')

@@ -239,7 +239,7 @@ impl Drop for Servers {
 
 /// A program that does not outlive this one, in a process group of its own: Ctrl-C is for this
 /// process alone, which then ends its members. None of the caller's settings reach it.
-pub(super) fn held(program: &Path) -> Command {
+pub(crate) fn held(program: &Path) -> Command {
     use std::os::unix::process::CommandExt as _;
     let mut command = shell::command("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program);

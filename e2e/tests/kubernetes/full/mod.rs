@@ -3,6 +3,7 @@
 
 mod etcd;
 mod idle;
+mod kwok;
 mod operator;
 mod partitions;
 mod recover;

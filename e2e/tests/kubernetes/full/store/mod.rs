@@ -65,6 +65,7 @@ fn bring_up() -> Result<(Local, PathBuf)> {
     let settings = Settings {
         store: Store::Dengine(program.clone()),
         event_ttl_seconds: Some(EVENT_TTL_SECONDS),
+        ..Settings::default()
     };
     let own_program = Path::new(env!("CARGO_BIN_EXE_dengine-e2e"));
     Ok((up::up(own_program, Some(&settings))?, program))
