@@ -56,6 +56,9 @@ fn clean(value: &mut Value) {
 /// The largest integer below 2^63 that a schema can express: bounds are doubles there, and integers
 /// int64.
 const INTEGER_MAX: u64 = 9_223_372_036_854_774_784;
+/// The smallest one likewise. API servers of 1.36 read a bound by its shortest decimal digits: those
+/// of -2^63 are below it, and every object with such a field would be refused.
+const INTEGER_MIN: i64 = -9_223_372_036_854_774_784;
 
 /// Adds the bounds that an integer's schema lacks.
 fn bound(schema: &mut Map<String, Value>) {
@@ -68,7 +71,7 @@ fn bound(schema: &mut Map<String, Value>) {
         "uint32" => (0, u32::MAX.into()),
         "int32" => (i32::MIN.into(), i32::MAX as u64),
         "uint" | "uint64" => (0, INTEGER_MAX),
-        _ => (i64::MIN, INTEGER_MAX),
+        _ => (INTEGER_MIN, INTEGER_MAX),
     };
     schema.entry("minimum").or_insert(min.into());
     schema.entry("maximum").or_insert(max.into());
