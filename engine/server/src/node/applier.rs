@@ -98,6 +98,8 @@ impl ApplyThread {
             let Some(done) = self.applier.work(queued, clock::now)? else {
                 return Ok(());
             };
+            // Before anybody is answered: who then asks again is told of no earlier revision.
+            self.tell_revision();
             self.callers.answer(done.answers, start, &self.syncs);
             let applied = done.range;
             for waited in self.waiting.begun(applied.index, start) {
@@ -109,14 +111,17 @@ impl ApplyThread {
         }
     }
 
+    fn tell_revision(&self) {
+        let revision = self.applier.machine().revision();
+        self.revision
+            .send_if_modified(|known| std::mem::replace(known, revision) != revision);
+    }
+
     fn report(&mut self, applied: AppliedRange) {
         if let Some(membership) = &applied.membership {
             tell_if_removed(self.own, membership);
             self.membership.send_replace(Arc::clone(membership));
         }
-        let revision = self.applier.machine().revision();
-        self.revision
-            .send_if_modified(|known| std::mem::replace(known, revision) != revision);
         self.flush.applied(applied.bytes);
         let members_changed = applied.membership.is_some();
         let told = Input::Applied(applied).into();
