@@ -53,11 +53,12 @@ pub const EXPLAINED: &[Explained] = &[
         applies: keys_only_lease,
     },
     Explained {
-        name: "hash-of-a-negative-revision",
-        what: "HashKV of a revision below 0: etcd hashes nothing, DEngine what there is now",
-        why: "it names no revision, as 0 does not",
+        name: "hash-of-no-revision",
+        what: "HashKV of a revision below 0, and of 0 once Compact(0) was taken: etcd hashes \
+               nothing, DEngine what there is now",
+        why: "neither names a revision, and 0 asks for the newest",
         ends: false,
-        applies: negative_hash,
+        applies: hash_of_none,
     },
     Explained {
         name: "long-key",
@@ -158,7 +159,7 @@ fn forget_leases_within(request: &pb::TxnRequest, response: &mut pb::TxnResponse
     }
 }
 
-fn negative_hash(operation: &Operation, of_nothing: &Reply, of_now: &Reply) -> bool {
+fn hash_of_none(operation: &Operation, of_nothing: &Reply, of_now: &Reply) -> bool {
     let (Operation::HashKv(request), Reply::HashKv(of_nothing), Reply::HashKv(of_now)) =
         (operation, of_nothing, of_now)
     else {
@@ -166,9 +167,11 @@ fn negative_hash(operation: &Operation, of_nothing: &Reply, of_now: &Reply) -> b
     };
     let as_asked = pb::HashKvResponse {
         hash_revision: request.revision,
+        // That of when Compact(0) was taken.
+        compact_revision: of_nothing.compact_revision,
         ..of_now.clone()
     };
-    request.revision < 0 && *of_nothing == as_asked
+    request.revision <= 0 && *of_nothing == as_asked
 }
 
 fn long_key(operation: &Operation, _done: &Reply, refused: &Reply) -> bool {
