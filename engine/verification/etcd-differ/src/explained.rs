@@ -61,6 +61,14 @@ pub const EXPLAINED: &[Explained] = &[
         applies: hash_of_none,
     },
     Explained {
+        name: "lease-before-key",
+        what: "a transaction with a put that keeps the value of a key and names a lease, neither of \
+               which there is: DEngine tells of the lease, and etcd before 3.7 of the key",
+        why: "etcd looks for the lease first since then, and of a put by itself always has",
+        ends: false,
+        applies: lease_before_key,
+    },
+    Explained {
         name: "long-key",
         what: "keys beyond 32 KiB are refused by DEngine",
         why: "etcd bounds only the request",
@@ -174,6 +182,28 @@ fn hash_of_none(operation: &Operation, of_nothing: &Reply, of_now: &Reply) -> bo
     request.revision <= 0 && *of_nothing == as_asked
 }
 
+fn lease_before_key(operation: &Operation, of_key: &Reply, of_lease: &Reply) -> bool {
+    let Operation::Txn(request) = operation else {
+        return false;
+    };
+    let (no_key, no_lease) = (
+        "etcdserver: key not found",
+        "etcdserver: requested lease not found",
+    );
+    keeps_value_on_lease(request)
+        && matches!(of_key, Reply::Refused(Code::InvalidArgument, said) if said == no_key)
+        && matches!(of_lease, Reply::Refused(Code::NotFound, said) if said == no_lease)
+}
+
+fn keeps_value_on_lease(request: &pb::TxnRequest) -> bool {
+    let lists = [&request.success, &request.failure];
+    lists.into_iter().flatten().any(|it| match &it.request {
+        Some(Request::RequestPut(put)) => put.ignore_value && put.lease != 0,
+        Some(Request::RequestTxn(inner)) => keeps_value_on_lease(inner),
+        _ => false,
+    })
+}
+
 fn long_key(operation: &Operation, _done: &Reply, refused: &Reply) -> bool {
     let keys = match operation {
         Operation::Put(request) => [&request.key, &request.key],
@@ -282,6 +312,29 @@ mod tests {
                 ..Default::default()
             });
             assert_eq!(reason(&asked, &told, &refused).is_some(), explained);
+        }
+    }
+
+    #[test]
+    fn which_of_two_that_are_missing_is_told_matters_only_where_both_are_named() {
+        let refused = |code, said: &str| Reply::Refused(code, said.to_owned());
+        let of_key = refused(Code::InvalidArgument, "etcdserver: key not found");
+        let of_lease = refused(Code::NotFound, "etcdserver: requested lease not found");
+        for (ignore_value, lease, explained) in
+            [(true, 7, true), (true, 0, false), (false, 7, false)]
+        {
+            let put = pb::PutRequest {
+                ignore_value,
+                lease,
+                ..Default::default()
+            };
+            let asked = Operation::Txn(pb::TxnRequest {
+                failure: vec![pb::RequestOp {
+                    request: Some(Request::RequestPut(put)),
+                }],
+                ..Default::default()
+            });
+            assert_eq!(reason(&asked, &of_key, &of_lease).is_some(), explained);
         }
     }
 
