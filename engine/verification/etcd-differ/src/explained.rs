@@ -177,7 +177,7 @@ fn hash_of_none(operation: &Operation, of_nothing: &Reply, of_now: &Reply) -> bo
         hash_revision: request.revision,
         // That of when Compact(0) was taken.
         compact_revision: of_nothing.compact_revision,
-        ..of_now.clone()
+        ..*of_now
     };
     request.revision <= 0 && *of_nothing == as_asked
 }

@@ -128,7 +128,7 @@ const LEASE_SECONDS: i64 = 60;
 pub(crate) fn apply(operation: &Operation, reply: &mut Reply) {
     match (operation, reply) {
         (Operation::Range(request) | Operation::RangeStream(request), Reply::Range(response)) => {
-            range(request, response)
+            range(request, response);
         }
         (_, Reply::Put(response)) => header(&mut response.header),
         (_, Reply::Delete(response)) => header(&mut response.header),
