@@ -56,8 +56,8 @@ fn clean(value: &mut Value) {
 /// The largest integer below 2^63 that a schema can express: bounds are doubles there, and integers
 /// int64.
 const INTEGER_MAX: u64 = 9_223_372_036_854_774_784;
-/// The smallest one likewise. API servers of 1.36 read a bound by its shortest decimal digits: those
-/// of -2^63 are below it, and every object with such a field would be refused.
+/// The smallest one likewise. API servers of 1.36 read a bound by its shortest decimal digits: what
+/// these say of -2^63 lies below it, and every object with such a field would be refused.
 const INTEGER_MIN: i64 = -9_223_372_036_854_774_784;
 
 /// Adds the bounds that an integer's schema lacks.

@@ -395,8 +395,8 @@ fn a_survey_finds_what_exceeds_the_limit_of_a_command() {
     assert_eq!(survey(&[some]).check(), Ok(()));
 }
 
-/// A hundred ranges of a transaction were surveyed one after the other, each as far as a command may
-/// visit, and every other write waited for that.
+/// A hundred ranges of a transaction were surveyed one after the other, each as far as one command
+/// may visit, and every other write waited for that.
 #[test]
 fn a_survey_of_many_ranges_ends_where_no_command_goes_on() {
     let (store, machine) = filled(RANGE_VISIT_KEYS_MAX);

@@ -62,8 +62,8 @@ pub const EXPLAINED: &[Explained] = &[
     },
     Explained {
         name: "lease-before-key",
-        what: "a transaction with a put that keeps the value of a key and names a lease, neither of \
-               which there is: DEngine tells of the lease, and etcd before 3.7 of the key",
+        what: "a transaction with a put that keeps the value of a key and names a lease, where \
+               both are missing: DEngine tells of the lease, and etcd before 3.7 of the key",
         why: "etcd looks for the lease first since then, and of a put by itself always has",
         ends: false,
         applies: lease_before_key,
