@@ -52,8 +52,6 @@ pub struct Entered {
     pub contender: Contender,
     /// Of the transaction.
     pub header: Option<ResponseHeader>,
-    /// What the key held already; `None`: it was made.
-    pub held: Option<Bytes>,
 }
 
 impl Contest {
@@ -90,6 +88,13 @@ impl Contest {
         [&self.prefix, number.as_bytes()].concat().into()
     }
 
+    /// How long the longest key is that [`Self::key`] makes.
+    #[must_use]
+    pub fn key_bytes_max(&self) -> usize {
+        // A sign, and the digits of any number.
+        self.prefix.len() + 1 + 2 * size_of::<i64>()
+    }
+
     /// Has a lease contend, with `value` unless it contends already.
     #[must_use]
     pub fn enter(&self, lease: i64, value: Bytes) -> TxnRequest {
@@ -120,11 +125,15 @@ impl Contest {
         }
     }
 
-    /// What came of [`Self::enter`].
+    /// What came of [`Self::enter`], and what the key held already; `None`: it was made.
     ///
     /// # Errors
     /// It answers another question.
-    pub fn entered(&self, lease: i64, answer: TxnResponse) -> Result<Entered, EtcdError> {
+    pub fn entered(
+        &self,
+        lease: i64,
+        answer: TxnResponse,
+    ) -> Result<(Entered, Option<Bytes>), EtcdError> {
         let made = answer.header.as_ref().map_or(0, |it| it.revision);
         let own = answer.responses.into_iter().next();
         let (create_revision, held) = match own.and_then(|it| it.response) {
@@ -135,15 +144,13 @@ impl Contest {
             }
             _ => return Err(EtcdError::OfAnotherKind),
         };
-        Ok(Entered {
-            contender: Contender {
-                key: self.key(lease),
-                create_revision,
-                lease,
-            },
-            header: answer.header,
-            held,
-        })
+        let contender = Contender {
+            key: self.key(lease),
+            create_revision,
+            lease,
+        };
+        let header = answer.header;
+        Ok((Entered { contender, header }, held))
     }
 
     /// Asks who holds the lock, or leads: at most one key.

@@ -51,10 +51,21 @@ impl Machine {
         writes::answer(txn, Header::default(), outcome)
     }
 
-    fn enter(&mut self, contest: &Contest, lease: i64, value: &'static str) -> Entered {
+    fn enter(&mut self, contest: &Contest, lease: i64, value: &'static str) -> Contender {
+        self.enter_or_find(contest, lease, value).0
+    }
+
+    /// With what its key held already.
+    fn enter_or_find(
+        &mut self,
+        contest: &Contest,
+        lease: i64,
+        value: &'static str,
+    ) -> (Contender, Option<Bytes>) {
         let enter = contest.enter(lease, value.into());
         let answer = self.txn(&enter).unwrap();
-        contest.entered(lease, answer).unwrap()
+        let (entered, held) = contest.entered(lease, answer).unwrap();
+        (entered.contender, held)
     }
 
     fn find(&self, request: &RangeRequest) -> Option<KeyValue> {
@@ -74,6 +85,8 @@ fn a_key_is_the_name_and_the_lease_in_hexadecimal() {
     check("", 10, "/a");
     check("a/b", -7, "a/b/-7");
     check("a", i64::MIN, "a/-8000000000000000");
+    let contest = Contest::new(b"a");
+    assert_eq!(contest.key(i64::MIN).len(), contest.key_bytes_max());
 }
 
 #[test]
@@ -81,7 +94,7 @@ fn who_came_first_is_before_all_others_and_each_waits_for_the_one_before() {
     let mut machine = Machine::with_leases(&[1, 2, 3]);
     let contest = Contest::new(b"n");
     // Its key is behind theirs, and that of another name beside them.
-    let [first, second, third] = [3, 1, 2].map(|it| machine.enter(&contest, it, "").contender);
+    let [first, second, third] = [3, 1, 2].map(|it| machine.enter(&contest, it, ""));
     machine.enter(&Contest::new(b"n0"), 1, "");
     let before = |machine: &Machine, of: &Contender| {
         let found = machine.find(&contest.next_before(of));
@@ -108,23 +121,23 @@ fn who_came_first_is_before_all_others_and_each_waits_for_the_one_before() {
 fn a_lease_contends_once() {
     let mut machine = Machine::with_leases(&[1]);
     let contest = Contest::new(b"n");
-    let entered = machine.enter(&contest, 1, "one");
-    assert_eq!(entered.held, None);
-    let again = machine.enter(&contest, 1, "other");
-    assert_eq!(again.contender, entered.contender);
-    assert_eq!(again.held, Some("one".into()));
+    let (entered, held) = machine.enter_or_find(&contest, 1, "one");
+    assert_eq!(held, None);
+    let (again, held) = machine.enter_or_find(&contest, 1, "other");
+    assert_eq!(again, entered);
+    assert_eq!(held, Some("one".into()));
 }
 
 #[test]
 fn a_key_that_was_made_again_is_not_the_one_that_was_lost() {
     let mut machine = Machine::with_leases(&[1]);
     let contest = Contest::new(b"n");
-    let lost = machine.enter(&contest, 1, "one").contender;
+    let lost = machine.enter(&contest, 1, "one");
     assert!(machine.txn(&lost.proclaim("two".into())).unwrap().succeeded);
     assert_eq!(machine.find(&lost.own()).unwrap().value, "two");
     assert!(machine.txn(&lost.leave()).unwrap().succeeded);
     assert_eq!(machine.find(&lost.own()), None);
-    let again = machine.enter(&contest, 1, "three").contender;
+    let again = machine.enter(&contest, 1, "three");
     assert!(!lost.is(&machine.find(&lost.own()).unwrap()));
     assert!(!machine.txn(&lost.proclaim("x".into())).unwrap().succeeded);
     assert!(!machine.txn(&lost.leave()).unwrap().succeeded);
@@ -137,7 +150,7 @@ fn without_its_lease_nobody_contends() {
     let contest = Contest::new(b"n");
     let refused = machine.txn(&contest.enter(2, Bytes::new()));
     assert_eq!(refused, Err(EtcdError::LeaseNotFound));
-    let contender = machine.enter(&contest, 1, "").contender;
+    let contender = machine.enter(&contest, 1, "");
     machine.apply(Command::RevokeLease { lease: LeaseId(1) });
     assert_eq!(machine.find(&contender.own()), None);
 }

@@ -280,6 +280,27 @@ async fn who_comes_again_at_once_keeps_its_lock() {
     assert_eq!(one.keys("l/").await, [locked.key]);
 }
 
+/// So it is when a client comes again before the member learns that its last call is over.
+#[tokio::test]
+async fn who_gives_up_takes_no_lock_from_another_call_with_its_lease() {
+    let cluster = Cluster::form_with(1, Member::serve_etcd).await;
+    let mut one = EtcdClient::of(&cluster.members[0]).await;
+    let mut other = EtcdClient::of(&cluster.members[0]).await;
+    let (lease, others) = (one.grant(LONG).await, other.grant(LONG).await);
+    let held = one.lock("l", lease).await.unwrap();
+    let gives_up = other.wait_for_lock("l", others).await;
+    let mut again = other.clone();
+    let waits = tokio::spawn(async move { again.lock("l", others).await });
+    // Long enough for it to have found its key.
+    other.grant(LONG).await;
+    gives_up.abort();
+    let _ = gives_up.await;
+    other.grant(LONG).await;
+    one.unlock(held.key).await;
+    let locked = waits.await.unwrap().unwrap();
+    assert_eq!(one.keys("l/").await, [locked.key]);
+}
+
 /// Who waits, and who observes, would have kept it in memory, however long it is.
 #[tokio::test]
 async fn a_name_that_is_longer_than_a_key_is_refused_before_all_else() {

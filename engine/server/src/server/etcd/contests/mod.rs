@@ -1,9 +1,9 @@
 //! Contending for a lock or for the lead: entering, waiting for those who came before, and leaving
 //! if the caller does not wait that long. What contests are is in [`dengine_etcd::contest`].
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+mod stakes;
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use dengine_etcd::contest::{
@@ -19,11 +19,9 @@ use dengine_etcd::{EtcdError, KEY_BYTES_MAX};
 use dengine_kv::watch::WatchSpec;
 use dengine_protocol::v1::{Consistency, Position};
 use dengine_types::Revision;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Status};
 
+use self::stakes::{Stake, Stakes};
 use super::door::Door;
 use crate::connections::Connection;
 use crate::memory;
@@ -31,9 +29,6 @@ use crate::node::answers::Held;
 use crate::server::places::{self, Place, Places};
 use crate::server::serving::{Caller, connection};
 use crate::server::watch::{self, Tail};
-
-/// Pause before a key is deleted again whose deletion there was no place for.
-const LEAVE_AGAIN: Duration = Duration::from_millis(200);
 
 /// Memory of all who contend.
 const CONTEST_BYTES_MAX: usize = 64 << 20;
@@ -75,142 +70,29 @@ impl Call {
 pub(super) struct Contests {
     pub(super) door: Door,
     watch: watch::WatchService,
-    leaving: Leaving,
+    stakes: Stakes,
     /// Units of memory. Each contender has some from before it has a key until that is deleted,
     /// which goes on when its call has ended.
     memory: Places,
 }
 
-/// Keys whose deletion is under way here, for nobody waits any more for what they were made for.
-/// Who comes again meanwhile, with the same lease, must not take such a key for its own. Clones
-/// share them.
-#[derive(Clone, Default)]
-struct Leaving(Arc<Mutex<HashMap<Bytes, Deletions>>>);
-
-/// Those of one key: calls with the same lease share it, and each of them has it deleted.
-#[derive(Default)]
-struct Deletions {
-    running: usize,
-    ended: CancellationToken,
-}
-
-/// A deletion that is under way until this is dropped.
-struct Deletion {
-    all: Leaving,
-    key: Bytes,
-}
-
-impl Leaving {
-    fn keys(&self) -> MutexGuard<'_, HashMap<Bytes, Deletions>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(&self, key: Bytes) -> Deletion {
-        self.keys().entry(key.clone()).or_default().running += 1;
-        Deletion {
-            all: self.clone(),
-            key,
-        }
-    }
-
-    fn has(&self, key: &[u8]) -> bool {
-        self.keys().contains_key(key)
-    }
-
-    /// Waits until no deletion of a key is under way, whether they succeed or not.
-    async fn ended(&self, key: &[u8]) {
-        let ended = self.keys().get(key).map(|it| it.ended.clone());
-        if let Some(ended) = ended {
-            ended.cancelled().await;
-        }
-    }
-}
-
-impl Drop for Deletion {
-    fn drop(&mut self) {
-        let mut keys = self.all.keys();
-        if let Some(deletions) = keys.get_mut(&self.key) {
-            deletions.running -= 1;
-            if deletions.running == 0 {
-                deletions.ended.cancel();
-                keys.remove(&self.key);
-            }
-        }
-    }
-}
-
-/// A key by which a caller contends.
+/// A caller that contends.
 pub(super) struct Claim {
-    door: Door,
-    leaving: Leaving,
-    caller: Caller,
+    stake: Stake,
     pub(super) entered: Entered,
-    /// The key goes with this: nobody waits for what it was made for.
-    ends: bool,
-    /// What counts its memory; `None`: what has the key deleted counts it.
-    memory: Option<Place>,
 }
 
 impl Claim {
     /// The key stays until its owner, or its lease, has it deleted.
-    pub(super) fn keep(mut self) -> Entered {
-        self.ends = false;
-        self.entered.clone()
-    }
-
-    /// Has the key deleted, whether or not that is waited for.
-    fn leave(&mut self) -> Option<JoinHandle<()>> {
-        if !std::mem::take(&mut self.ends) {
-            return None;
-        }
-        let contender = self.entered.contender.clone();
-        // Known before anybody can come again.
-        let deletion = self.leaving.begin(contender.key.clone());
-        let leave = leave(self.door.clone(), contender, self.caller.clone());
-        let memory = self.memory.take();
-        Some(self.door.serving().detach(async move {
-            leave.await;
-            drop((deletion, memory));
-        }))
-    }
-
-    /// The same, waited for: its caller is told afterwards that it does not contend.
-    async fn left(&mut self) {
-        if let Some(left) = self.leave() {
-            // What became of it is told there.
-            let _ = left.await;
-        }
+    pub(super) fn keep(self) -> Entered {
+        self.stake.win(&self.entered.contender);
+        self.entered
     }
 
     /// Has the key deleted even if it was there before.
     pub(super) async fn resign(mut self) {
-        self.ends = true;
-        self.left().await;
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.leave();
-    }
-}
-
-/// If it fails, the key goes with its lease.
-async fn leave(door: Door, contender: Contender, caller: Caller) {
-    let leave = contender.leave();
-    let until = Instant::now() + door.limits().request_timeout();
-    loop {
-        match door.change("EtcdLeave", &leave, &caller).await {
-            // Its address writes as much as it may: it is let in again soon.
-            Err(error) if error.code() == Code::ResourceExhausted && Instant::now() < until => {
-                sleep(LEAVE_AGAIN).await;
-            }
-            Err(error) => {
-                tracing::debug!(%error, "who contends no more is in the way until its lease ends");
-                return;
-            }
-            Ok(_) => return,
-        }
+        self.stake.waits(&self.entered.contender);
+        self.stake.left().await;
     }
 }
 
@@ -223,7 +105,7 @@ impl Contests {
         Self {
             door,
             watch,
-            leaving: Leaving::default(),
+            stakes: Stakes::default(),
             memory: Places::new(units, units),
         }
     }
@@ -233,8 +115,7 @@ impl Contests {
     /// # Errors
     /// Those who contend take as much memory as they may, or those of its address do.
     pub(super) fn room(&self, contest: &Contest, call: &Call) -> Result<Place, Status> {
-        // The key of the largest lease.
-        let units = memory_of(contest.key(i64::MIN).len()).div_ceil(UNIT_BYTES);
+        let units = memory_of(contest.key_bytes_max()).div_ceil(UNIT_BYTES);
         let room = self.memory.take_many(call.remote, units);
         room.map_err(|_| by_way_of_a_client(&EtcdError::TooManyRequests.into()))
     }
@@ -269,58 +150,35 @@ impl Contests {
 
     /// Enters a contest, by a key that no earlier call with its lease is about to have deleted.
     /// Returns what the key held if it was there already.
+    ///
+    /// A caller that leaves meanwhile must not leave a key behind, so that it is entered to the end
+    /// even then.
     pub(super) async fn enter(
         &self,
         method: &'static str,
         contest: &Contest,
         (lease, value): (i64, Bytes),
-        (caller, mut memory): (&Caller, Place),
-    ) -> Result<(Claim, Option<Bytes>), Status> {
-        let key = contest.key(lease);
-        loop {
-            // Here, where nothing is left to do once the caller leaves.
-            self.leaving.ended(&key).await;
-            let entrant = (lease, value.clone());
-            let claim = self.enter_once(method, contest, entrant, (caller, memory));
-            let mut claim = claim.await?;
-            // As large as a value may be, and counted nowhere: a claim that waits does not keep it.
-            let held = claim.entered.held.take();
-            // An earlier call may have ended meanwhile.
-            if held.is_none() || !self.leaving.has(&key) {
-                return Ok((claim, held));
-            }
-            memory = claim.memory.take().expect("the key has not left");
-        }
-    }
-
-    /// A caller that leaves meanwhile must not leave a key behind, so that it is entered to the end
-    /// even then.
-    async fn enter_once(
-        &self,
-        method: &'static str,
-        contest: &Contest,
-        (lease, value): (i64, Bytes),
         (caller, memory): (&Caller, Place),
-    ) -> Result<Claim, Status> {
+    ) -> Result<(Claim, Option<Bytes>), Status> {
         let (contests, contest) = (self.clone(), contest.clone());
         let caller = Caller {
             // What it did must be known even if the caller is told that its time is over.
             until: None,
             ..caller.clone()
         };
+        let who = (caller.clone(), memory);
+        // Here, where nothing is left to do once the caller leaves.
+        let stake = Stake::begin(&self.stakes, contest.key(lease), self.door.clone(), who);
+        let mut stake = stake.await;
         let enter = async move {
             let enter = contest.enter(lease, value);
             let answer = contests.txn(method, &enter, &caller).await?;
-            let entered = contest.entered(lease, answer)?;
-            Ok::<_, Status>(Claim {
-                door: contests.door,
-                leaving: contests.leaving,
-                caller,
-                // One that was there may be a lock that is held.
-                ends: entered.held.is_none(),
-                entered,
-                memory: Some(memory),
-            })
+            let (entered, held) = contest.entered(lease, answer)?;
+            // One that was there may be a lock that is held.
+            if held.is_none() {
+                stake.waits(&entered.contender);
+            }
+            Ok::<_, Status>((Claim { stake, entered }, held))
         };
         let entering = self.door.serving().detach(enter);
         entering.await.map_err(|_| EtcdError::Stopped)?
@@ -338,7 +196,7 @@ impl Contests {
     ) -> Result<Option<ResponseHeader>, Status> {
         let waited = self.wait_for_turn(contest, claim, call, lost).await;
         if waited.is_err() {
-            claim.left().await;
+            claim.stake.left().await;
         }
         waited
     }
@@ -357,7 +215,7 @@ impl Contests {
             return Ok(None);
         }
         // Also of a key that was there before: its owner waits here now.
-        claim.ends = true;
+        claim.stake.waits(&contender);
         let mut tail = self.tail(call)?;
         while let Some(watches) = next {
             tail.turn_to(watches);
@@ -533,29 +391,7 @@ pub(super) fn watched(request: &WatchCreateRequest) -> Result<Watched, Status> {
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-
-    use futures::FutureExt as _;
-
     use super::*;
-
-    /// It would hold a lock whose key is about to go.
-    #[test]
-    fn who_comes_again_waits_for_all_deletions_of_its_key() {
-        let (leaving, key) = (Leaving::default(), Bytes::from_static(b"l/1"));
-        let at_once = leaving.ended(&key).now_or_never();
-        at_once.expect("nothing is deleted");
-        let one = leaving.begin(key.clone());
-        let other = leaving.clone().begin(key.clone());
-        assert!(leaving.has(&key) && !leaving.has(b"l/2"));
-        let mut ended = pin!(leaving.ended(&key));
-        assert!(ended.as_mut().now_or_never().is_none());
-        drop(one);
-        assert!(ended.as_mut().now_or_never().is_none(), "another goes on");
-        drop(other);
-        assert!(ended.as_mut().now_or_never().is_some());
-        assert!(leaving.keys().is_empty());
-    }
 
     #[test]
     fn a_name_has_room_for_its_slash_in_a_key() {
