@@ -28,8 +28,13 @@ use tokio_util::sync::CancellationToken;
 
 /// Whether the process has nearly as much as it may.
 static SHORT: AtomicBool = AtomicBool::new(false);
-/// How often it is looked.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often it is looked where much is used,
+const LOOK_OFTEN: Duration = Duration::from_millis(20);
+/// and where that is far away.
+const LOOK_SELDOM: Duration = Duration::from_millis(500);
+/// Bytes a second: nobody uses memory faster. In a tenth of a second attackers were seen to take
+/// tens of MiB.
+const FASTEST: u64 = 2 << 30;
 
 /// What a byte of an answer takes that waits to be sent, measured: its pair, the message, and what
 /// of it is on its way.
@@ -142,12 +147,18 @@ pub(crate) fn watch_over(remedies: Remedies, stop: CancellationToken) -> io::Res
                      process more if they should have it"
                 );
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(until_next_look(has, memory()));
         }
         SHORT.store(false, Ordering::Relaxed);
     };
     let thread = thread::Builder::new().name("dengine-memory".to_owned());
     thread.spawn(looks).map(drop)
+}
+
+/// Much may be used after that, and not before.
+fn until_next_look(has: u64, may_have: u64) -> Duration {
+    let room = (may_have / 2).saturating_sub(has);
+    Duration::from_millis(room / (FASTEST / 1000)).clamp(LOOK_OFTEN, LOOK_SELDOM)
 }
 
 /// Since when memory is short, or since connections were last closed for that.
@@ -312,6 +323,18 @@ mod tests {
         use Level::{Last, Little, Much, Short};
         assert_eq!(levels, [Little, Much, Much, Short, Short, Last]);
         assert!(Little < Much && Much < Short && Short < Last);
+    }
+
+    #[test]
+    fn who_uses_little_is_looked_at_seldom_but_before_it_can_use_much() {
+        assert_eq!(until_next_look(1 << 20, 64 << 30), LOOK_SELDOM);
+        let (has, may_have) = (56 << 20, 512 << 20);
+        let pause = until_next_look(has, may_have);
+        assert!(LOOK_OFTEN < pause && pause < LOOK_SELDOM, "{pause:?}");
+        let taken = pause.as_millis() as u64 * FASTEST / 1000;
+        assert!(Level::of(has + taken, may_have) <= Level::Much);
+        assert_eq!(until_next_look(255 << 20, may_have), LOOK_OFTEN);
+        assert_eq!(until_next_look(500 << 20, may_have), LOOK_OFTEN);
     }
 
     #[test]
