@@ -52,8 +52,14 @@ impl Feed {
         lock(&self.wanted)
     }
 
-    /// The next work for the watches of a stream. Without any, a notification follows once there
-    /// may be some: subscribe to it before the call, so that none is missed.
+    /// Whether there is [`Feed::work`] for the watches of a stream. Without any, a notification
+    /// follows once there may be some: subscribe to it before the call, so that none is missed.
+    pub fn has_work(&self, watches: &mut WatchSet) -> bool {
+        let ring = lock(&self.ring);
+        watches.has_work(&ring, &mut self.wanted())
+    }
+
+    /// The next work for the watches of a stream, to be done at once.
     pub fn work(&self, watches: &mut WatchSet) -> Option<Work> {
         let ring = lock(&self.ring);
         watches.work(&ring, &mut self.wanted())

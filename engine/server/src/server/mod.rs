@@ -72,6 +72,7 @@ use crate::connections::{self, Connections, Http, Incoming, Sources, WhenFull};
 use crate::files::{self, Use};
 use crate::memory;
 use crate::node::Node;
+use crate::single_thread::SingleThread;
 use crate::telemetry::traces::Tracer;
 
 pub use self::threads::ServerThreads;
@@ -240,7 +241,8 @@ async fn serve_all(
     let deposed = forwarder.clone().give_up_deposed(leader);
     let tracer = tracer(&node, config);
     let with = (forwarder, tracer.clone());
-    let doors = Doors::new(node, config, with, Aside::new(&threads.aside), &stop);
+    let aside = Aside::new(&threads.aside);
+    let doors = Doors::new(node, config, with, (aside, &threads.history), &stop);
     sources.holds(doors.serving.held());
     sources.holds(doors.watch.held());
     let calls = Calls::new();
@@ -284,11 +286,11 @@ impl Doors {
         node: Node,
         config: &Config,
         (forwarder, tracer): (Forwarder, Tracer),
-        aside: Aside,
+        (aside, history): (Aside, &SingleThread),
         stop: &CancellationToken,
     ) -> Self {
-        let limits = &config.limits;
-        let watch = WatchService::new(node.clone(), limits.clone(), stop.clone());
+        let (limits, history) = (config.limits.clone(), history.handle());
+        let watch = WatchService::new(node.clone(), limits.clone(), history, stop.clone());
         let openers = Openers::default();
         let admin = AdminService::new(
             node.clone(),
@@ -298,7 +300,6 @@ impl Doors {
             openers.clone(),
             aside.clone(),
         );
-        let limits = limits.clone();
         let stop = stop.clone();
         Self {
             serving: Serving::new(node, limits, forwarder, tracer, openers, aside, stop),

@@ -1,5 +1,5 @@
-//! Threads that serve besides those of the runtime: one runtime each for clients' connections, and
-//! nicer ones for whoever is heavy and for reads that take long.
+//! Threads that serve besides those of the runtime: one runtime each for clients' connections, one
+//! that reads for watches, and nicer ones for whoever is heavy and for reads that take long.
 //!
 //! They belong to whoever runs the server, as its runtime does. What they do holds the node, and
 //! with it the store: if it kept them as well, they would go on when the server has ended, up to
@@ -28,6 +28,9 @@ pub struct ServerThreads {
     pub(super) clients: Vec<SingleThread>,
     /// For whoever is heavy, as many.
     pub(super) heavy: Nicer,
+    /// Reads new history for watches. If that were handed to the runtime, each revision would wake
+    /// two threads before any client's.
+    pub(super) history: SingleThread,
     /// For reads that take long.
     pub(super) aside: Nicer,
 }
@@ -44,6 +47,7 @@ impl ServerThreads {
         Ok(Self {
             clients: clients.collect::<io::Result<_>>()?,
             heavy: connections::threads_for_heavy(count)?,
+            history: SingleThread::start("dengine-history")?,
             aside: aside::threads()?,
         })
     }
@@ -56,7 +60,7 @@ impl ServerThreads {
         // What is done for whoever is heavy has its sockets and some of its timers with the
         // others, and these have timers of the runtime.
         self.heavy.end(left());
-        SingleThread::end_all(self.clients, left());
+        SingleThread::end_all(self.clients.into_iter().chain([self.history]), left());
         runtime.shutdown_timeout(left());
         // Nobody waits for these any more, so they end early.
         self.aside.end(left());

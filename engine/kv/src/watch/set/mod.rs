@@ -223,7 +223,17 @@ impl WatchSet {
         self.synced > 0
     }
 
-    /// The next work; none until the ring has something new.
+    /// Whether there is [`WatchSet::work`] to do. To ask costs nobody a turn.
+    pub fn has_work(&mut self, ring: &Ring, wanted: &mut Wanted) -> bool {
+        self.settle(ring, wanted);
+        self.behind_in(ring).is_some()
+            || self.synced_in(ring, wanted).is_some()
+            || !self.behind.is_empty()
+            || !self.alone.is_empty()
+    }
+
+    /// The next work, to be done at once: those who read the past take turns with the others. None
+    /// until the ring has something new.
     pub fn work(&mut self, ring: &Ring, wanted: &mut Wanted) -> Option<Work> {
         self.settle(ring, wanted);
         if let Some(page) = self.behind_in(ring) {
@@ -302,19 +312,32 @@ impl WatchSet {
         }
     }
 
-    /// The next page of the ring for the synced watches. If it was dropped, they fall behind.
+    /// The next page of the ring for the synced watches, which are beyond those with nothing for
+    /// them at once. If it was dropped, they fall behind.
     fn synced_in(&mut self, ring: &Ring, wanted: &mut Wanted) -> Option<Arc<Page>> {
-        if self.synced == 0 {
-            return None;
-        }
-        match ring.find(self.present) {
-            InRing::Page(page) => Some(page),
-            InRing::NotYet => None,
-            InRing::NoMore => {
-                self.missed(ring, wanted);
-                None
+        while self.synced > 0 {
+            match ring.find(self.present) {
+                InRing::Page(page) if self.is_clearly_without(&page) => self.present = page.next,
+                InRing::Page(page) => return Some(page),
+                InRing::NotYet => return None,
+                InRing::NoMore => {
+                    self.missed(ring, wanted);
+                    // Those of the future have missed nothing.
+                    self.settle(ring, wanted);
+                }
             }
         }
+        None
+    }
+
+    /// Whether a page has nothing for any watch, as far as that is soon seen: most streams are woken
+    /// by most revisions for nothing.
+    fn is_clearly_without(&self, page: &Page) -> bool {
+        let is_for_all = page.mark >= self.present_mark && self.open.is_empty();
+        let mut events = page.events.iter();
+        is_for_all
+            && page.events.len() <= SOON_SEEN
+            && !events.any(|event| self.index.contains(&event.kv.key))
     }
 
     fn missed(&mut self, ring: &Ring, wanted: &mut Wanted) {
@@ -403,6 +426,9 @@ impl WatchSet {
         self.behind.range(..(place, 0)).map(|(_, id)| *id)
     }
 }
+
+/// Events of a page that are looked at while others wait for the ring.
+const SOON_SEEN: usize = 64;
 
 /// Changes that are examined for one watch at once.
 const ALONE_CHANGES: usize = 4096;

@@ -54,6 +54,40 @@ fn revisions_share_a_message_if_they_fit_whole() {
     check(small, 3, &["3 bc", "4 defghij", "5 k"]);
 }
 
+/// Most streams are woken by most revisions for nothing.
+#[test]
+fn pages_with_nothing_for_its_watches_are_no_work_for_a_stream() {
+    let mut member = member();
+    member.watch(1, spec(KeyRange::One("w".into()), 1_000), 2);
+    member.settle();
+    for _ in 0..3 * KEEP.pages {
+        member.change(["a"]);
+        member.begin_page();
+        member.end_page();
+        assert!(!member.work());
+        assert_eq!(member.set.progress(1, member.newest), Some(member.newest));
+    }
+    member.change(["w"]);
+    member.settle();
+    assert_eq!(lines(&member.received[&1]), ["14 w"]);
+}
+
+#[test]
+fn who_reads_the_past_has_a_turn_however_much_is_new() {
+    let mut member = member();
+    member.change(["a"; 3 * KEEP.pages]);
+    member.settle();
+    member.watch(1, spec(everything(), 1_000), member.newest.0 + 1);
+    member.watch(2, spec(everything(), 1_000), 2);
+    for _ in 0..8 {
+        member.change(["b"]);
+        member.begin_page();
+        member.end_page();
+        member.work();
+    }
+    assert!(!member.received[&2].messages.is_empty());
+}
+
 #[test]
 fn a_revision_larger_than_a_message_is_split_and_marked() {
     let expect = ["2 a", "3 bc", "4+ de", "4+ fg", "4+ hi", "4 j", "5 k"];

@@ -119,7 +119,11 @@ impl Member {
 
     /// The stream does one unit of work; whether there was one.
     pub(super) fn work(&mut self) -> bool {
-        let Some(work) = self.set.work(&self.ring, &mut self.wanted) else {
+        // As streams do, which then wait for room.
+        let has_work = self.set.has_work(&self.ring, &mut self.wanted);
+        let work = self.set.work(&self.ring, &mut self.wanted);
+        assert_eq!(has_work, work.is_some());
+        let Some(work) = work else {
             return false;
         };
         let mut delivery = match work {

@@ -1,6 +1,6 @@
 //! Reads history, once for all watches that are at the same place.
 //!
-//! One task follows the member's revision while there are streams; each time, it reads what is new
+//! One thread follows the member's revision while there are streams; each time, it reads what is new
 //! and keeps it in a ring, from which all streams take it. Who falls behind the ring reads from the
 //! past: one page at a time for the whole member, in turns that go round by address, so that those
 //! who are at about the same place find there what another has just read. No watch waits for
@@ -16,7 +16,7 @@ use dengine_kv::{Changes, ChangesQuery, PageLimits, ReadError, Stamp};
 use dengine_types::Revision;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinError;
+use tokio::task::{JoinError, yield_now};
 use tokio_util::sync::CancellationToken;
 
 use crate::connections::Share;
@@ -46,7 +46,7 @@ const ALONE_READS: usize = 4;
 #[derive(Clone)]
 pub(super) struct Hub {
     node: Node,
-    /// Where history is read: not on a client's own threads, which may be of lower priority.
+    /// Where the past is read: not on a client's own threads, which may be of lower priority.
     threads: Handle,
     shared: Arc<HubShared>,
 }
@@ -75,8 +75,9 @@ pub(super) enum PageError {
 }
 
 impl Hub {
-    /// Begins to follow `node`, until `stop` is cancelled. Within the runtime that is to read.
-    pub(super) fn start(node: Node, stop: CancellationToken) -> Self {
+    /// Begins to follow `node` on the thread `history`, until `stop` is cancelled. Within the runtime
+    /// that is to read the past.
+    pub(super) fn start(node: Node, history: &Handle, stop: CancellationToken) -> Self {
         let now = *node.revision_changes().borrow();
         let shared = HubShared {
             feed: Feed::new(now, RING_LIMITS),
@@ -92,7 +93,7 @@ impl Hub {
             shared: Arc::new(shared),
         };
         let follower = hub.clone();
-        tokio::spawn(async move {
+        history.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = follower.follow() => {}
@@ -116,7 +117,31 @@ impl Hub {
         self.shared.feed.wanted()
     }
 
-    /// What to do next for the watches of a stream.
+    /// Whether there is something to do for the watches of a stream.
+    pub(super) fn has_work(&self, watches: &mut WatchSet) -> bool {
+        self.shared.feed.has_work(watches)
+    }
+
+    /// Waits until there is something to do for the watches of a stream; with `of_any`, until there
+    /// is anything new.
+    ///
+    /// # Errors
+    /// Nothing new will come.
+    pub(super) async fn news(
+        &self,
+        changed: &mut watch::Receiver<()>,
+        watches: &mut WatchSet,
+        of_any: bool,
+    ) -> Result<(), watch::error::RecvError> {
+        loop {
+            changed.changed().await?;
+            if of_any || self.has_work(watches) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What to do next for the watches of a stream, now.
     pub(super) fn work(&self, watches: &mut WatchSet) -> Option<Work> {
         self.shared.feed.work(watches)
     }
@@ -203,7 +228,11 @@ impl Hub {
                 .feed
                 .follow(&mut follower, newest, is_listened_to, notify)
             {
-                Follow::Read(from) => self.read_on(from, newest).await,
+                Follow::Read(from) => {
+                    self.read_on(from, newest);
+                    // It is always behind where much is written, and must end all the same.
+                    yield_now().await;
+                }
                 Follow::AwaitStream => {
                     *shared.kept() = PageCache::new(PAST_LIMITS);
                     shared.listened.notified().await;
@@ -214,13 +243,9 @@ impl Hub {
         }
     }
 
-    /// Reads a page for everybody.
-    async fn read_on(&self, from: Stamp, newest: Revision) {
-        let hub = self.clone();
-        let read = self
-            .threads
-            .spawn_blocking(move || hub.page(from, Part::Present));
-        match read.await.map_err(|error| ended(&error)).flatten() {
+    /// Reads a page for everybody. It blocks.
+    fn read_on(&self, from: Stamp, newest: Revision) {
+        match self.page(from, Part::Present) {
             Ok(page) => self.shared.feed.push(page, || self.shared.notify()),
             // The streams find out for themselves, and tell their clients.
             Err(error) => {
@@ -265,7 +290,7 @@ mod tests {
     async fn a_client_that_is_not_polled_holds_up_nobodys_watches_of_the_past() {
         let dir = tempfile::tempdir().unwrap();
         let node = testing::leading(dir.path()).await;
-        let hub = Hub::start(node.clone(), CancellationToken::new());
+        let hub = Hub::start(node.clone(), &Handle::current(), CancellationToken::new());
         let whose = |last| Some(IpAddr::from([10, 0, 0, last]));
         let past = |last| {
             let at = Stamp::start_of(Revision(1));

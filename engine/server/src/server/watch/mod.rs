@@ -29,6 +29,7 @@ use std::time::Duration;
 use dengine_protocol::v1::watch_server::Watch;
 use dengine_protocol::v1::{WatchRequest, WatchResponse};
 use futures::Stream;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -91,8 +92,14 @@ impl WatchCount {
 }
 
 impl WatchService {
-    /// Serves within `limits`, until `stop` is cancelled.
-    pub(super) fn new(node: Node, limits: Limits, stop: CancellationToken) -> Self {
+    /// Serves within `limits`, until `stop` is cancelled. `history`: a thread that does nothing
+    /// else than to read new history.
+    pub(super) fn new(
+        node: Node,
+        limits: Limits,
+        history: &Handle,
+        stop: CancellationToken,
+    ) -> Self {
         let wanted = limits.max_answer_bytes / 2;
         let most = memory::most(Use::Watches, wanted, limits.largest_answer_bytes());
         let backlogs = Backlogs::new(most);
@@ -100,7 +107,7 @@ impl WatchService {
         let shared = WatchShared {
             backlogs,
             whole_turns: Turns::new(1, Share::HALF),
-            hub: Hub::start(node.clone(), stop.clone()),
+            hub: Hub::start(node.clone(), history, stop.clone()),
             headers: Headers::new(&node),
             streams: Places::new(
                 limits.max_watch_streams,

@@ -165,10 +165,11 @@ impl Tail {
     /// The watches cannot go on from where they are.
     pub(in crate::server) async fn next(&mut self) -> Result<Vec<Event>, Lost> {
         loop {
-            if self.shared.hub.work(&mut self.watches).is_none() {
+            let hub = &self.shared.hub;
+            if !hub.has_work(&mut self.watches) {
                 // The hub, which says so, lives as long as this.
-                self.changed.changed().await.map_err(|_| Lost)?;
-                continue;
+                let news = hub.news(&mut self.changed, &mut self.watches, false);
+                news.await.map_err(|_| Lost)?;
             }
             // What it is, is looked at again once there is room.
             let _room = self.backlog.room().await;

@@ -154,7 +154,12 @@ impl<D: Dialect> StreamTask<D> {
             // What it is, is looked at again once there is room: meanwhile nothing of history is
             // held for it.
             let answers = self.aside.is_empty();
-            let wants_room = self.shared.hub.work(&mut self.watches).is_some();
+            let wants_room = self.shared.hub.has_work(&mut self.watches);
+            if !wants_room && let Err(end) = self.answer_progress().await {
+                return self.last_words(&end);
+            }
+            let hub = &self.shared.hub;
+            let news = hub.news(&mut self.changed, &mut self.watches, self.progress_wanted);
             let turn = tokio::select! {
                 biased;
                 () = stop.cancelled() => Turn::Stop,
@@ -164,7 +169,7 @@ impl<D: Dialect> StreamTask<D> {
                 }
                 _ = look.tick() => Turn::Look,
                 room = backlog.room(), if wants_room => Turn::Room(room),
-                changed = self.changed.changed(), if !wants_room => match changed {
+                news = news, if !wants_room => match news {
                     Ok(()) => Turn::Changed,
                     Err(_) => Turn::Stop,
                 },
@@ -191,7 +196,7 @@ impl<D: Dialect> StreamTask<D> {
             Turn::Stop => Err(End::Stopping),
         }?;
         self.take_back();
-        self.answer_progress().await
+        Ok(())
     }
 
     async fn request(&mut self, request: D::Request) -> Result<(), End> {

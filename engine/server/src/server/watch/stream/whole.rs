@@ -145,6 +145,7 @@ mod tests {
     use dengine_kv::{KeyRange, Stamp};
     use dengine_protocol::v1::WatchResponse;
     use dengine_types::Revision;
+    use tokio::runtime::Handle;
     use tokio::sync::mpsc;
     use tokio_util::sync::CancellationToken;
 
@@ -217,7 +218,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let node = testing::leading(dir.path()).await;
         let (limits, stop) = (node.config().limits.clone(), CancellationToken::new());
-        let service = WatchService::new(node.clone(), limits, stop.clone());
+        let history = Handle::current();
+        let service = WatchService::new(node.clone(), limits, &history, stop.clone());
         let (mut task, queued) = with_watches(&service.shared, [1, 2]).await;
         for id in [1, 2] {
             let held = task.send_whole(id, part(true), Rest::MayWait).await;
