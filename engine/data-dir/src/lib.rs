@@ -271,6 +271,12 @@ fn refuse_foreign(path: &Path) -> Result<(), DataDirError> {
     };
     for item in std::fs::read_dir(path).map_err(failed)? {
         let name = item.map_err(failed)?.file_name();
+        if name == LOG || name == STATE {
+            return Err(DataDirError::Damaged {
+                path: path.join(RECORD),
+                reason: format!("it is missing beside {}", name.display()),
+            });
+        }
         if name != "lost+found" && name != RECORD_NEW {
             return Err(DataDirError::Foreign {
                 path: path.to_owned(),
@@ -376,6 +382,19 @@ mod tests {
             assert!(refused.contains(&named), "{refused}");
         }
         assert_eq!(std::fs::read(&file).unwrap(), b"dear");
+    }
+
+    /// Under a new identity it would take what it finds for its own.
+    #[test]
+    fn a_record_that_is_missing_beside_data_is_damage() {
+        for held in [LOG, STATE] {
+            let dir = temp_dir();
+            std::fs::create_dir(dir.path().join(held)).unwrap();
+            let refused = DataDir::open(dir.path()).unwrap_err();
+            assert!(matches!(refused, DataDirError::Damaged { .. }), "{refused}");
+            let missing = format!("is damaged: it is missing beside {held}");
+            assert!(refused.to_string().contains(&missing), "{refused}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dengine_planted::planted;
 use dengine_types::sync::atomic::{AtomicU64, Ordering};
-use dengine_types::{Entry, Index, Revision, SessionId, Term};
+use dengine_types::{ClusterId, Entry, Index, Revision, SessionId, Term};
 
 use super::damage::Damage;
 use super::key_cache::{self, KeyCache};
@@ -101,6 +101,19 @@ impl<S: Store> StateMachine<S> {
             batch: WriteBatch::default(),
             commands_read_max: CommandVersion::CURRENT,
         })
+    }
+
+    /// The same, if it is that of this cluster, or of none yet.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::OfAnotherCluster`]: what it holds would be taken for what this cluster wrote.
+    pub fn of_cluster(self, cluster: ClusterId) -> Result<Self, StoreError> {
+        let found = self.membership.cluster_id;
+        match found.0 == 0 || found == cluster {
+            true => Ok(self),
+            false => Err(StoreError::OfAnotherCluster { found, cluster }),
+        }
     }
 
     /// Keeps the newest state of keys that changed lately in at most about so many bytes of memory,

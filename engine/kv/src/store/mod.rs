@@ -16,6 +16,7 @@ pub use memory::MemoryStore;
 use std::ops::Range;
 
 use bytes::Bytes;
+use dengine_types::ClusterId;
 
 /// An ordered map of bytes with atomic batches.
 pub trait Store: Send + Sync + 'static {
@@ -149,6 +150,19 @@ pub enum StoreError {
         found: u32,
         /// The newest format that this program reads.
         supported: u32,
+    },
+    /// It is the state of another cluster.
+    #[error(
+        "it is of cluster {found}, and this member is of cluster {cluster}: the data directory was \
+         exchanged or copied. Put back what belongs there; if that is lost, move the whole data \
+         directory away, remove this member from the cluster and let it join again with an empty \
+         one"
+    )]
+    OfAnotherCluster {
+        /// The cluster whose state it is.
+        found: ClusterId,
+        /// The cluster whose state was asked for.
+        cluster: ClusterId,
     },
     /// It contains records of something else.
     #[error("storage was not written by this program: {0}")]

@@ -386,16 +386,16 @@ fn check_folder(directory: &Path) -> Result<(), StoreError> {
 fn check_current(directory: &Path, names: &[String]) -> Result<(), StoreError> {
     let current = fs_err::read(directory.join("CURRENT"));
     let current = current.map_err(|error| unusable(&error))?;
-    // RocksDB itself refuses what is no name.
-    let current = String::from_utf8_lossy(&current);
-    let manifest = current.trim();
-    if manifest.starts_with("MANIFEST-") && !names.iter().any(|name| name == manifest) {
-        return Err(StoreError::Corrupt(format!(
-            "the file {manifest} is missing in {}",
-            directory.display()
-        )));
+    let manifest = current.trim_ascii();
+    let is_named = names.iter().any(|name| name.as_bytes() == manifest);
+    if is_named && manifest.starts_with(b"MANIFEST-") {
+        return Ok(());
     }
-    Ok(())
+    Err(StoreError::Corrupt(format!(
+        "the file CURRENT in {} names {}, which is not there: one of them was damaged or removed",
+        directory.display(),
+        manifest.escape_ascii()
+    )))
 }
 
 /// Whether a crash during the very first open can leave this file without a `CURRENT`.

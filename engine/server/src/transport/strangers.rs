@@ -18,6 +18,7 @@ use tower::{Layer, Service};
 use super::FRAME_BYTES_MAX;
 use crate::connections::{Connection, OnConnection, give_way};
 use crate::parts::{Message, Part, Parts};
+use crate::telemetry::lines::Lines;
 
 /// A Hello is some hundred bytes; what arrives with it is part of this.
 pub(super) const STRANGER_BYTES_MAX: usize = 64 << 10;
@@ -87,10 +88,14 @@ fn no_room() -> Status {
     )
 }
 
-/// Connections that were greeted as those of members of which the log has not told yet, the oldest
-/// first.
+/// Connections that were greeted as those of members of which the log has not told yet.
 #[derive(Default)]
-pub(super) struct Newcomers(Mutex<VecDeque<Weak<Connection>>>);
+pub(super) struct Newcomers {
+    /// The oldest first.
+    all: Mutex<VecDeque<Weak<Connection>>>,
+    /// Of what was closed.
+    lines: Lines,
+}
 
 impl Newcomers {
     /// Lets one in. When there are too many, the oldest makes room of those from the address that
@@ -98,7 +103,7 @@ impl Newcomers {
     /// back, or the log tells of it.
     pub(super) fn greet(&self, connection: &Arc<Connection>) {
         connection.greet();
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = |it: &Weak<Connection>| {
             it.upgrade()
                 .is_some_and(|it| !it.is_proven() && !it.is_closed())
@@ -112,11 +117,14 @@ impl Newcomers {
         if all.len() > NEWCOMERS_MAX
             && let Some(oldest) = pop_of_most(&mut all)
         {
-            tracing::info!(
-                from = %oldest.source().address(),
-                "closed the connection of a peer that is not in the log yet, to make room for \
-                 another"
-            );
+            if let Some(unlogged) = self.lines.next() {
+                tracing::info!(
+                    from = %oldest.source().address(),
+                    unlogged,
+                    "closed the connection of a peer that is not in the log yet, to make room for \
+                     another"
+                );
+            }
             oldest.close();
         }
     }

@@ -377,6 +377,28 @@ fn a_folder_of_something_else_is_refused_and_unchanged() {
     assert_eq!(content(&member.data_dir).len(), 1);
 }
 
+/// It led with the data of the other cluster, and every acknowledged write of its own was gone.
+#[tokio::test]
+async fn a_member_with_the_state_of_another_cluster_is_refused() {
+    let (mut own, mut other) = (Cluster::form(1).await, Cluster::form(1).await);
+    let (own, other) = (&mut own.members[0], &mut other.members[0]);
+    own.terminate();
+    other.terminate();
+    let state = own.data_dir.join("state");
+    fs_err::rename(&state, own.data_dir.join("away")).unwrap();
+    fs_err::rename(other.data_dir.join("state"), &state).unwrap();
+    let refused = own.run_to_end();
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{complaint}");
+    assert!(complaint.contains("exchanged or copied"), "{complaint}");
+    fs_err::rename(&state, other.data_dir.join("state")).unwrap();
+    fs_err::rename(own.data_dir.join("away"), &state).unwrap();
+    for member in [own, other] {
+        member.start();
+        member.ready().await;
+    }
+}
+
 /// The kubelet starts a container again before an operator has looked at how it ended.
 #[tokio::test]
 async fn a_member_without_its_log_is_refused_at_every_start() {

@@ -328,7 +328,9 @@ impl Member {
         let reopen = || self.open_log(sim, settings);
         let open_state = || {
             let store = self.folders.open_store()?;
-            let machine = StateMachine::open(store)?.reads_commands_up_to(self.reads_max);
+            let machine = StateMachine::open(store)?
+                .of_cluster(CLUSTER)?
+                .reads_commands_up_to(self.reads_max);
             let (index, term) = machine.applied();
             Ok((machine, Position { index, term }))
         };
