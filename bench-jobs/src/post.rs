@@ -27,7 +27,7 @@ const UNDECLARED: &str = ": field not declared in schema";
 const REPORTS: &str = ".status.runs.";
 
 /// Where in Kubernetes a result goes.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct PostOptions {
     /// Post the result to the status of this DEngineBenchmark; needs --run-id
     #[arg(

@@ -305,7 +305,8 @@ impl Cli {
     pub fn measured_alike(&self) -> String {
         let mut alike = self.clone();
         alike.options.pods.pod_index = None;
-        alike.options.result.node = None;
+        // Where it goes, and from where.
+        alike.options.result = ResultOptions::default();
         format!("{} {alike:?}", env!("CARGO_PKG_VERSION"))
     }
 

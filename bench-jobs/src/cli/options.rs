@@ -278,7 +278,7 @@ impl PodOptions {
 }
 
 /// Where results go, and what they are called there.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct FileOptions {
     /// Write the result as JSON to a file, or to the standard output with `-` (the summary then
     /// goes to the standard error)
@@ -306,7 +306,7 @@ impl FileOptions {
 }
 
 /// Where else they go, and where they come from.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct ResultOptions {
     /// Files.
     #[command(flatten)]

@@ -42,6 +42,13 @@ struct Peer {
     ended: Option<Ended>,
 }
 
+/// What came of a connection.
+enum Came {
+    Joined(u32, Joined),
+    Refused(u32, String),
+    Nobody,
+}
+
 /// A pod that has come.
 struct Joined {
     line: Line<Order, Answer>,
@@ -362,7 +369,7 @@ async fn gathered(cli: &Cli, cut: &Cut) -> anyhow::Result<BTreeMap<u32, Joined>>
     let listener = dengine_listen::listen(everywhere)
         .and_then(TcpListener::from_std)
         .with_context(|| format!("listening for the other pods on port {port}"))?;
-    let mut joined = BTreeMap::new();
+    let (mut joined, mut refused) = (BTreeMap::new(), BTreeMap::new());
     let joining = async {
         while joined.len() + 1 < options.pods as usize {
             // A connection that failed at once says nothing of the pods.
@@ -371,9 +378,11 @@ async fn gathered(cli: &Cli, cut: &Cut) -> anyhow::Result<BTreeMap<u32, Joined>>
                 continue;
             };
             let came = timeout(HELLO_LIMIT, admit(cli, stream)).await;
-            // One that comes again was not answered in time, or was started again.
-            if let Ok(Some((index, came))) = came {
-                joined.insert(index, came);
+            match came.unwrap_or(Came::Nobody) {
+                // One that comes again was not answered in time, or was started again.
+                Came::Joined(index, came) => drop(joined.insert(index, came)),
+                Came::Refused(index, why) => drop(refused.insert(index, why)),
+                Came::Nobody => {}
             }
         }
     };
@@ -382,8 +391,11 @@ async fn gathered(cli: &Cli, cut: &Cut) -> anyhow::Result<BTreeMap<u32, Joined>>
         why = cut.reason() => anyhow::bail!(why),
     };
     if late {
-        let missing = (1..options.pods).filter(|index| !joined.contains_key(index));
-        let missing: Vec<String> = missing.map(|index| index.to_string()).collect();
+        let missing = || (1..options.pods).filter(|index| !joined.contains_key(index));
+        if let Some(why) = missing().find_map(|index| refused.get(&index)) {
+            anyhow::bail!("{why}; start all pods alike, and run again");
+        }
+        let missing: Vec<String> = missing().map(|index| index.to_string()).collect();
         anyhow::bail!(
             "of {} pods (counted from 0) {} did not come within {:?}; {ADVICE}",
             options.pods,
@@ -396,10 +408,12 @@ async fn gathered(cli: &Cli, cut: &Cut) -> anyhow::Result<BTreeMap<u32, Joined>>
 
 /// Takes part whoever is one of the pods and does the same as this one; nobody else gets an answer
 /// but that.
-async fn admit(cli: &Cli, stream: TcpStream) -> Option<(u32, Joined)> {
-    let mut line: Line<Order, Answer> = Line::over(stream).ok()?;
-    let (_, Answer::Hello { index, flags, node }) = line.next().await.ok()? else {
-        return None;
+async fn admit(cli: &Cli, stream: TcpStream) -> Came {
+    let Ok(mut line) = Line::<Order, Answer>::over(stream) else {
+        return Came::Nobody;
+    };
+    let Ok((_, Answer::Hello { index, flags, node })) = line.next().await else {
+        return Came::Nobody;
     };
     let pods = cli.options.pods.pods;
     let who = named(index, pods);
@@ -412,10 +426,10 @@ async fn admit(cli: &Cli, stream: TcpStream) -> Option<(u32, Joined)> {
     };
     if let Some(why) = refused {
         tracing::warn!(why, "a pod was refused");
-        line.send(Order::Refused { why });
+        line.send(Order::Refused { why: why.clone() });
         line.close().await;
-        return None;
+        return Came::Refused(index, why);
     }
     line.send(Order::Welcome);
-    Some((index, Joined { line, node }))
+    Came::Joined(index, Joined { line, node })
 }

@@ -40,8 +40,8 @@ const AFTER_THE_FIRST: Duration = Duration::from_secs(120);
 
 /// What to do about a pod that was lost or did not come.
 const ADVICE: &str = "its events and log say why (kubectl describe pod, kubectl logs); all pods \
-    need room at once (spec.resources, spec.scheduling), and each has to reach port 4104 of the \
-    first; then run again";
+    need room at once (spec.resources, spec.scheduling), and each has to reach the first, where \
+    --first-pod says; then run again";
 
 /// A pod, in words.
 fn named(index: u32, pods: u32) -> String {
