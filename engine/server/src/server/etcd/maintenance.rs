@@ -97,7 +97,8 @@ impl Maintenance for MaintenanceService {
         let member = MemberStatus {
             size_bytes: status.state_bytes,
             in_use_bytes: status.state_bytes,
-            quota_bytes: status.state_bytes + status.free_bytes.unwrap_or(0),
+            // By 0, which a member without a cluster would say, etcdctl divides.
+            quota_bytes: (status.state_bytes + status.free_bytes.unwrap_or(0)).max(1),
             leader: status.leader.as_ref().map(|leader| leader.id),
             committed: status.commit_index,
             applied: status.applied_index,

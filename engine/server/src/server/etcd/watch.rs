@@ -68,6 +68,7 @@ impl Dialect for Etcd {
     type Response = WatchResponse;
 
     const WHOLE_REVISIONS: bool = true;
+    const RESUMES_WATCHES: bool = false;
 
     fn asked(&self, request: WatchRequest, _: &RequestLimits) -> Option<Asked> {
         Some(match request.request_union? {
@@ -154,6 +155,7 @@ impl Dialect for Etcd {
             }
             End::Stopping => EtcdError::Stopped.into(),
             End::NoLeader => EtcdError::NoLeader.into(),
+            End::Unserved(reason) => Status::unavailable(format!("etcdserver: {reason}")),
         })]
     }
 }
@@ -251,6 +253,7 @@ mod tests {
             End::TooLarge,
             End::Stopping,
             End::NoLeader,
+            End::Unserved("installing".to_owned()),
         ];
         for end in ends {
             let mut words = etcd().last_words(&end, now(), &WatchSet::new(0));

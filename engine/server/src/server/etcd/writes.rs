@@ -89,8 +89,9 @@ impl Door {
             Outcome::Put { revision, .. }
             | Outcome::Delete { revision, .. }
             | Outcome::Batch { revision, .. } => revision.0,
-            // A lease without keys comes and goes without a revision.
-            Outcome::LeaseGranted { .. } | Outcome::LeaseEnded { .. } => {
+            // These have no revision of their own: a compaction, and a lease without keys that
+            // comes or goes.
+            Outcome::Compact { .. } | Outcome::LeaseGranted { .. } | Outcome::LeaseEnded { .. } => {
                 if serving.node.other_leader().is_some() {
                     let _ = serving.freshen(Consistency::Linearizable).await;
                 }

@@ -226,9 +226,9 @@ impl Serving {
 }
 
 fn too_many_gone() -> Status {
-    Status::unavailable(format!(
+    Status::resource_exhausted(format!(
         "the ranges hold more than {GONE_KEYS_MAX} deleted keys that are still being removed, and \
          every other write would wait while they are stepped over; nothing was changed: try again \
-         later, or name smaller ranges"
+         later, name smaller ranges, or have the state written anew (Defragment of etcd's API)"
     ))
 }

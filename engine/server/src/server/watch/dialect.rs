@@ -19,6 +19,10 @@ pub(in crate::server) trait Dialect: Send + Sync + Sized + 'static {
     /// wants no parts. Its parts are then held until all of them are read, within bounds.
     const WHOLE_REVISIONS: bool;
 
+    /// Whether a client begins a watch again that ends because this member cannot serve it now.
+    /// Otherwise its stream ends, upon which it does.
+    const RESUMES_WATCHES: bool;
+
     /// What a client asks for; `None` if that is not known here.
     fn asked(&self, request: Self::Request, limits: &RequestLimits) -> Option<Asked>;
 
@@ -104,4 +108,6 @@ pub(in crate::server) enum End {
     Stopping,
     /// The member has had no contact with a leader for a while.
     NoLeader,
+    /// The member cannot serve a watch now, for this reason.
+    Unserved(String),
 }

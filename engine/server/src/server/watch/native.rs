@@ -21,6 +21,7 @@ impl Dialect for Native {
     type Response = WatchResponse;
 
     const WHOLE_REVISIONS: bool = false;
+    const RESUMES_WATCHES: bool = true;
 
     /// Something else is from a newer client; silence says that nothing came of it.
     fn asked(&self, request: WatchRequest, limits: &RequestLimits) -> Option<Asked> {
@@ -135,6 +136,7 @@ fn ending(end: &End) -> Option<(CancelCause, String, Status)> {
         End::TooLarge => unavailable("a revision is larger than what this member holds of it"),
         End::Stopping => unavailable("this member is shutting down"),
         End::NoLeader => unavailable("this member has had no contact with a leader for a while"),
+        End::Unserved(reason) => unavailable(reason),
     })
 }
 

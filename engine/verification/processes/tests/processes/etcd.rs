@@ -286,6 +286,32 @@ async fn history_is_compacted_at_whichever_member_is_asked() {
     }
 }
 
+/// Whoever was answered asked the member that it knew, and was served what it had compacted.
+#[tokio::test]
+async fn what_was_compacted_is_gone_at_the_member_that_was_asked() {
+    let cluster = cluster().await;
+    let [mut follower, _] = both(&cluster).await;
+    for value in 0..20_u8 {
+        let written = follower.put(put("k", vec![value])).await.unwrap();
+        let revision = written.into_inner().header.unwrap().revision;
+        let compact = CompactionRequest {
+            revision,
+            physical: false,
+        };
+        follower.compact(compact).await.unwrap();
+        let past = RangeRequest {
+            revision: revision - 1,
+            serializable: true,
+            ..all()
+        };
+        refused(
+            follower.range(past).await,
+            Code::OutOfRange,
+            "etcdserver: mvcc: required revision has been compacted",
+        );
+    }
+}
+
 /// etcd's clients do not repeat a write themselves, and an API server passes the error on.
 #[tokio::test]
 async fn a_write_waits_for_the_next_leader() {

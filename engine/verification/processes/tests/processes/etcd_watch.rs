@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dengine_etcd::etcdserverpb::kv_client::KvClient;
+use dengine_etcd::etcdserverpb::maintenance_client::MaintenanceClient;
 use dengine_etcd::etcdserverpb::request_op::Request as Operation;
 use dengine_etcd::etcdserverpb::watch_client::WatchClient;
 use dengine_etcd::etcdserverpb::watch_request::RequestUnion;
 use dengine_etcd::etcdserverpb::{
-    CompactionRequest, PutRequest, RequestOp, TxnRequest, WatchCancelRequest, WatchCreateRequest,
-    WatchProgressRequest, WatchRequest, WatchResponse,
+    CompactionRequest, PutRequest, RequestOp, StatusRequest, TxnRequest, WatchCancelRequest,
+    WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -17,7 +18,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 
-use crate::harness::{Cluster, Member};
+use crate::harness::{Cluster, Member, scratch};
 
 /// For all watches of a stream.
 const ALL: i64 = -1;
@@ -96,6 +97,26 @@ fn revision(response: &WatchResponse) -> i64 {
 
 async fn cluster(size: usize) -> Cluster {
     Cluster::form_with(size, Member::serve_etcd).await
+}
+
+/// Upon a watch that is cancelled with a reason clients end for good; upon this they ask another
+/// member. etcdctl divides by the quota.
+#[tokio::test]
+async fn a_member_without_a_cluster_ends_streams_of_watches_and_has_a_quota() {
+    let home = scratch();
+    let mut member = Member::new(home.path(), "a");
+    member.serve_etcd();
+    member.start();
+    // It waits for a cluster.
+    member.admin().await;
+    let mut watching = Watching::at(&member).await;
+    watching.ask(RequestUnion::CreateRequest(prefix_a()));
+    let status = watching.next().await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.message().starts_with("etcdserver: "), "{status}");
+    let mut maintenance = MaintenanceClient::new(channel(&member).await);
+    let status = maintenance.status(StatusRequest {}).await.unwrap();
+    assert!(status.into_inner().db_size_quota > 0);
 }
 
 #[tokio::test]

@@ -225,6 +225,7 @@ impl<D: Dialect> StreamTask<D> {
         let (id, spec, first, active) = match began {
             Ok(began) => began,
             Err(ending) => {
+                self.may_end_alone(&ending)?;
                 let watches = &self.watches;
                 let refused = self.dialect.refused(chosen, header, ending, watches);
                 return self.send(refused).await;
@@ -413,9 +414,21 @@ impl<D: Dialect> StreamTask<D> {
         let Some(resume) = resume else {
             return Ok(());
         };
+        let ending = ending(resume);
+        self.may_end_alone(&ending)?;
         let header = self.shared.headers.now();
-        let canceled = self.dialect.canceled(id, header, ending(resume));
+        let canceled = self.dialect.canceled(id, header, ending);
         self.send(canceled).await
+    }
+
+    /// # Errors
+    /// Its client would not begin again.
+    fn may_end_alone(&self, ending: &Ending) -> Result<(), End> {
+        let is_for_now = ending.cause == CancelCause::Unavailable;
+        match is_for_now && !D::RESUMES_WATCHES {
+            true => Err(End::Unserved(ending.reason.clone())),
+            false => Ok(()),
+        }
     }
 
     /// Now and then: progress for those that want it, and whether this member still takes part.
