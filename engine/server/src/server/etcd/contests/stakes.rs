@@ -271,7 +271,8 @@ mod tests {
         let stakes = Stakes::default();
         stakes.join_now(&KEY).unwrap();
         assert_eq!(stakes.let_go(&KEY, Some(made_in(2))), Some(made_in(2)));
-        let mut joins = pin!(stakes.join(&KEY));
+        let key = KEY;
+        let mut joins = pin!(stakes.join(&key));
         assert!(joins.as_mut().now_or_never().is_none());
         drop(Deletion {
             stakes: stakes.clone(),
