@@ -62,9 +62,9 @@ pub enum LogError {
     /// The log belongs to another member.
     #[error(
         "{} belongs to member {found_member} of cluster {found_cluster}, not to member {member} of \
-         cluster {cluster}: the data directory was exchanged or copied. Put back what belongs there; \
-         if that is lost, move the whole data directory away, remove this member from its cluster \
-         and let it join again with an empty one",
+         cluster {cluster}: the data directory was exchanged or copied. Put back what belongs \
+         there; if that is lost, move the whole data directory away, remove this member from its \
+         cluster and let it join again with an empty one",
         file.display()
     )]
     WrongOwner {

@@ -330,8 +330,8 @@ impl WatchSet {
         None
     }
 
-    /// Whether a page has nothing for any watch, as far as that is soon seen: most streams are woken
-    /// by most revisions for nothing.
+    /// Whether a page has nothing for any watch, as far as that is soon seen: most streams are
+    /// woken by most revisions for nothing.
     fn is_clearly_without(&self, page: &Page) -> bool {
         let is_for_all = page.mark >= self.present_mark && self.open.is_empty();
         let mut events = page.events.iter();

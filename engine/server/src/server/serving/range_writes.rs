@@ -229,6 +229,6 @@ fn too_many_gone() -> Status {
     Status::resource_exhausted(format!(
         "the ranges hold more than {GONE_KEYS_MAX} deleted keys that are still being removed, and \
          every other write would wait while they are stepped over; nothing was changed: try again \
-         later, name smaller ranges, or have the state written anew (Defragment of etcd's API)"
+         later, name smaller ranges, or have all of the state merged (Defragment of etcd's API)"
     ))
 }

@@ -1,9 +1,9 @@
 //! Reads history, once for all watches that are at the same place.
 //!
-//! One thread follows the member's revision while there are streams; each time, it reads what is new
-//! and keeps it in a ring, from which all streams take it. Who falls behind the ring reads from the
-//! past: one page at a time for the whole member, in turns that go round by address, so that those
-//! who are at about the same place find there what another has just read. No watch waits for
+//! One thread follows the member's revision while there are streams; each time, it reads what is
+//! new and keeps it in a ring, from which all streams take it. Who falls behind the ring reads from
+//! the past: one page at a time for the whole member, in turns that go round by address, so that
+//! those who are at about the same place find there what another has just read. No watch waits for
 //! another's client, nor for its threads, and no watch is ever told anything else for it. All of it
 //! is bounded in bytes.
 
@@ -75,8 +75,8 @@ pub(super) enum PageError {
 }
 
 impl Hub {
-    /// Begins to follow `node` on the thread `history`, until `stop` is cancelled. Within the runtime
-    /// that is to read the past.
+    /// Begins to follow `node` on the thread `history`, until `stop` is cancelled. Within the
+    /// runtime that is to read the past.
     pub(super) fn start(node: Node, history: &Handle, stop: CancellationToken) -> Self {
         let now = *node.revision_changes().borrow();
         let shared = HubShared {

@@ -25,10 +25,10 @@ const LEAVE_AGAIN: Duration = Duration::from_millis(200);
 
 /// Who contends here, by the keys. Clones share them.
 #[derive(Clone, Default)]
-pub(super) struct Stakes(Arc<Mutex<HashMap<Bytes, State>>>);
+pub(super) struct Stakes(Arc<Mutex<HashMap<Bytes, KeyState>>>);
 
 /// What is going on with a key.
-enum State {
+enum KeyState {
     /// Calls contend by it, or are about to.
     Claimed(Claimed),
     /// None does, and it is deleted; the token is cancelled when that is over.
@@ -45,7 +45,7 @@ struct Claimed {
 }
 
 impl Stakes {
-    fn keys(&self) -> MutexGuard<'_, HashMap<Bytes, State>> {
+    fn keys(&self) -> MutexGuard<'_, HashMap<Bytes, KeyState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -61,15 +61,15 @@ impl Stakes {
     fn join_now(&self, key: &Bytes) -> Result<(), CancellationToken> {
         let mut keys = self.keys();
         let state = keys.entry(key.clone());
-        match state.or_insert_with(|| State::Claimed(Claimed::default())) {
-            State::Claimed(claimed) => claimed.calls += 1,
-            State::Leaving(ended) => return Err(ended.clone()),
+        match state.or_insert_with(|| KeyState::Claimed(Claimed::default())) {
+            KeyState::Claimed(claimed) => claimed.calls += 1,
+            KeyState::Leaving(ended) => return Err(ended.clone()),
         }
         Ok(())
     }
 
     fn win(&self, contender: &Contender) {
-        if let Some(State::Claimed(claimed)) = self.keys().get_mut(&contender.key) {
+        if let Some(KeyState::Claimed(claimed)) = self.keys().get_mut(&contender.key) {
             claimed.won = Some(contender.clone());
         }
     }
@@ -81,7 +81,7 @@ impl Stakes {
         let Entry::Occupied(mut entry) = keys.entry(key.clone()) else {
             return None;
         };
-        let State::Claimed(claimed) = entry.get_mut() else {
+        let KeyState::Claimed(claimed) = entry.get_mut() else {
             return None;
         };
         claimed.calls -= 1;
@@ -103,7 +103,7 @@ impl Stakes {
                 None
             }
             leaves => {
-                entry.insert(State::Leaving(CancellationToken::new()));
+                entry.insert(KeyState::Leaving(CancellationToken::new()));
                 leaves
             }
         }
@@ -118,7 +118,7 @@ struct Deletion {
 
 impl Drop for Deletion {
     fn drop(&mut self) {
-        if let Some(State::Leaving(ended)) = self.stakes.keys().remove(&self.key) {
+        if let Some(KeyState::Leaving(ended)) = self.stakes.keys().remove(&self.key) {
             ended.cancel();
         }
     }
