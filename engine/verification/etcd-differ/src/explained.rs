@@ -23,8 +23,8 @@ pub const EXPLAINED: &[Explained] = &[
     Explained {
         name: "duplicate-key-unnoticed",
         what: "a transaction that puts a key and deletes a range to the end of all keys which has \
-               it, or changes a key in two nested transactions: etcd applies it, DEngine refuses \
-               it as a duplicate",
+               it, or changes a key in two nested transactions: etcd applies it, or refuses it for \
+               what its keys, revisions and leases come to; DEngine refuses it as a duplicate",
         why: "no revision changes a key twice, and etcd's check misses these",
         ends: true,
         applies: duplicate_key,
@@ -96,7 +96,13 @@ fn duplicate_key(operation: &Operation, done: &Reply, refused: &Reply) -> bool {
         return false;
     };
     let text = "etcdserver: duplicate key given in txn request";
-    matches!(done, Reply::Txn(_))
+    // Refused for what only the state tells, and so after that check.
+    let is_later = match done {
+        Reply::Txn(_) | Reply::Refused(Code::OutOfRange | Code::NotFound, _) => true,
+        Reply::Refused(_, said) => said == "etcdserver: key not found",
+        _ => false,
+    };
+    is_later
         && matches!(refused, Reply::Refused(Code::InvalidArgument, said) if said == text)
         && is_unnoticed(request)
 }
@@ -248,6 +254,8 @@ mod tests {
         assert_eq!(name(deletes_to(b"\0"), &done, &duplicate()), unnoticed);
         assert_eq!(name(deletes_to(b"\0"), &duplicate(), &done), unnoticed);
         assert_eq!(name(deletes_to(b"b"), &done, &duplicate()), None);
+        let later = Reply::Refused(Code::OutOfRange, "of the future".to_owned());
+        assert_eq!(name(deletes_to(b"\0"), &later, &duplicate()), unnoticed);
         let other = Reply::Refused(Code::InvalidArgument, "another".to_owned());
         assert_eq!(name(deletes_to(b"\0"), &done, &other), None);
     }
