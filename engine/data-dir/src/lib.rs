@@ -269,14 +269,15 @@ fn refuse_foreign(path: &Path) -> Result<(), DataDirError> {
         what: "list it",
         source,
     };
+    // Whatever else lies there, and in whatever order.
+    if let Some(held) = [LOG, STATE].into_iter().find(|it| path.join(it).exists()) {
+        return Err(DataDirError::Damaged {
+            path: path.join(RECORD),
+            reason: format!("it is missing beside {held}"),
+        });
+    }
     for item in std::fs::read_dir(path).map_err(failed)? {
         let name = item.map_err(failed)?.file_name();
-        if name == LOG || name == STATE {
-            return Err(DataDirError::Damaged {
-                path: path.join(RECORD),
-                reason: format!("it is missing beside {}", name.display()),
-            });
-        }
         if name != "lost+found" && name != RECORD_NEW {
             return Err(DataDirError::Foreign {
                 path: path.to_owned(),
@@ -390,6 +391,9 @@ mod tests {
         for held in [LOG, STATE] {
             let dir = temp_dir();
             std::fs::create_dir(dir.path().join(held)).unwrap();
+            for other in ["a", "snapshot", "z"] {
+                std::fs::write(dir.path().join(other), "").unwrap();
+            }
             let refused = DataDir::open(dir.path()).unwrap_err();
             assert!(matches!(refused, DataDirError::Damaged { .. }), "{refused}");
             let missing = format!("is damaged: it is missing beside {held}");
