@@ -89,7 +89,7 @@ impl Claim {
         self.entered
     }
 
-    /// Has the key deleted even if it was there before.
+    /// Has the key deleted even if it was there before, unless another call contends by it.
     pub(super) async fn resign(mut self) {
         self.stake.waits(&self.entered.contender);
         self.stake.left().await;
