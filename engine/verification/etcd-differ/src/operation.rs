@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use prost::Message;
 
 use crate::pb;
+use crate::pb::watch_request::RequestUnion;
 
 /// Every call but those of watches: a row each, with its name in lines of text and its message.
 macro_rules! calls {
@@ -97,13 +98,27 @@ impl Operation {
     /// them.
     #[must_use]
     pub fn meets_watches(&self) -> bool {
-        use pb::watch_request::RequestUnion;
         match self {
             Self::Compact(_) => true,
             Self::Watch { request, .. } => {
                 matches!(request.request_union, Some(RequestUnion::CancelRequest(_)))
+                    || self.chosen_watch().is_some()
             }
             _ => false,
+        }
+    }
+
+    /// The stream of a watch that is to be created, and the id that is chosen for it.
+    #[must_use]
+    pub fn chosen_watch(&self) -> Option<(usize, i64)> {
+        let Self::Watch { stream, request } = self else {
+            return None;
+        };
+        match &request.request_union {
+            Some(RequestUnion::CreateRequest(create)) if create.watch_id != 0 => {
+                Some((*stream, create.watch_id))
+            }
+            _ => None,
         }
     }
 

@@ -64,6 +64,10 @@ impl<S: System + Send> System for Planted<S> {
         watched
     }
 
+    fn keeps(&self, stream: usize, id: i64) -> bool {
+        self.system.keeps(stream, id)
+    }
+
     fn broken(&self) -> Vec<String> {
         self.system.broken()
     }

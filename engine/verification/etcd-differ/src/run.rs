@@ -62,6 +62,12 @@ pub(crate) async fn run(
         {
             return Some(Difference { at, what });
         }
+        if let Some((stream, id)) = operation.chosen_watch()
+            && (left.keeps(stream, id) || right.keeps(stream, id))
+        {
+            // Documented: DEngine gives the id away at once.
+            continue;
+        }
         let (mut one, mut other) = join!(left.call(operation), right.call(operation));
         masks::apply(operation, &mut one);
         masks::apply(operation, &mut other);

@@ -173,6 +173,11 @@ impl StreamLog {
         live
     }
 
+    /// Whether a compaction ended this watch, and nothing cancelled it.
+    pub(crate) fn keeps(&self, id: i64) -> bool {
+        self.compacted.contains(&id)
+    }
+
     pub(crate) fn has_watches(&self) -> bool {
         !self.live.is_empty()
     }
@@ -299,9 +304,9 @@ mod tests {
             compact_revision: 7,
             ..canceled(0)
         });
-        assert!(log.cannot_tell(1) && !log.cancel(0));
+        assert!(log.cannot_tell(1) && log.keeps(0) && !log.cancel(0));
         log.take(canceled(0));
-        assert!(!log.cannot_tell(1));
+        assert!(!log.cannot_tell(1) && !log.keeps(0));
         assert_eq!((log.sent[&0].len(), log.broken.len()), (1, 0));
     }
 }

@@ -56,6 +56,10 @@ pub(crate) trait System {
 
     fn watched(&self) -> Watched;
 
+    /// Whether this watch was ended by a compaction. etcd gives its id to no other one until it is
+    /// cancelled as well.
+    fn keeps(&self, stream: usize, id: i64) -> bool;
+
     /// Promises that this side broke.
     fn broken(&self) -> Vec<String>;
 
@@ -323,6 +327,11 @@ impl System for Client {
             }
         }
         watched
+    }
+
+    fn keeps(&self, stream: usize, id: i64) -> bool {
+        let stream = self.streams[stream % STREAMS].as_ref();
+        stream.is_some_and(|it| it.log.borrow().keeps(id))
     }
 
     fn broken(&self) -> Vec<String> {

@@ -188,6 +188,10 @@ impl System for Fake {
         }
     }
 
+    fn keeps(&self, stream: usize, id: i64) -> bool {
+        self.streams[stream].keeps(id)
+    }
+
     fn broken(&self) -> Vec<String> {
         self.streams
             .iter()
