@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
 use crate::connections::TASKS_BETWEEN_EVENTS;
-use crate::node::take_turns_in_this_thread;
+use crate::node::{Takes, take_turns_in_this_thread};
 
 /// Every so many turns are of what other threads wake, while those that this thread wakes itself
 /// are many: answers are not to wait behind what is read. tokio's own choice, 31, is for tasks that
@@ -41,7 +41,7 @@ struct End {
 impl SingleThread {
     /// # Errors
     /// The system gives no more threads.
-    pub(crate) fn start(name: &str) -> io::Result<Self> {
+    pub(crate) fn start(name: &str, takes: Takes) -> io::Result<Self> {
         let runtime = Builder::new_current_thread()
             .enable_all()
             .event_interval(TASKS_BETWEEN_EVENTS)
@@ -53,7 +53,7 @@ impl SingleThread {
         std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
-                take_turns_in_this_thread();
+                take_turns_in_this_thread(takes);
                 run(runtime, until_end);
             })?;
         Ok(Self { handle, end })
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn what_runs_there_ends_with_it() {
-        let thread = SingleThread::start("dengine-test").unwrap();
+        let thread = SingleThread::start("dengine-test", Takes::Nothing).unwrap();
         let (held, (begin, begun)) = (Arc::new(()), mpsc::channel());
         let own = Arc::clone(&held);
         thread.handle().spawn(async move {
@@ -113,7 +113,7 @@ mod tests {
     /// The last handle of a member may be dropped by what runs there.
     #[test]
     fn it_may_be_dropped_by_its_own_thread() {
-        let thread = SingleThread::start("dengine-test").unwrap();
+        let thread = SingleThread::start("dengine-test", Takes::Nothing).unwrap();
         let (dropped, waits) = mpsc::channel::<()>();
         let handle = thread.handle().clone();
         handle.spawn(async move {

@@ -1,27 +1,41 @@
-//! The thread that applies committed entries and answers those who proposed them.
+//! The worker that applies committed entries and answers those who proposed them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dengine_kv::{Membership, StoreError};
-use dengine_raft::channel::{Receiver, Sender};
+use dengine_raft::channel::Sender;
 use dengine_raft::replica::{AppliedRange, Applier};
 use dengine_raft::{ApplyJob, Input, Token};
 use dengine_types::{Index, MemberId, Revision};
 use tokio::sync::watch;
 
 use super::callers::Committed;
+use super::clock;
 use super::flusher::FlushTrigger;
 use super::inbox::ToReplica;
+use super::metrics::{self, TurnMetrics};
 use super::own_entry::tell_if_removed;
 use super::syncs::Syncs;
 use super::waiters::Awaited;
-use super::{clock, metrics};
+use super::worker::{Next, Pace, Work};
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 
-/// What the thread is given: entries, and the callers that wait for some of them.
+/// A caller whose turn took long leaves the next ones to the thread, so that it spends a hundredth
+/// of its time at most on such: one entry may delete a million keys, and the store may wait for its
+/// merges.
+pub(super) const PACE: Pace = Pace {
+    few_items: 2,
+    turns_max: 1,
+    busy: Duration::from_millis(20),
+    slow_turn: Duration::from_millis(5),
+    slow_times: 100,
+    by_callers: metrics::APPLY_TURNS_BY_CALLERS_TOTAL,
+};
+
+/// What it is given: entries, and the callers that wait for some of them.
 pub(super) struct Apply {
     pub(super) job: ApplyJob,
     pub(super) callers: Vec<(Token, Option<Awaited>)>,
@@ -48,7 +62,7 @@ impl Waiting {
     }
 }
 
-pub(super) struct ApplyThread {
+pub(super) struct ApplyWorker {
     pub(super) own: MemberId,
     pub(super) applier: Applier<RocksStore>,
     pub(super) callers: Committed,
@@ -59,32 +73,15 @@ pub(super) struct ApplyThread {
     pub(super) flush: FlushTrigger,
     pub(super) waiting: Waiting,
     pub(super) syncs: Syncs,
+    pub(super) metrics: TurnMetrics,
 }
 
-impl ApplyThread {
-    /// Works until the replica thread lets go of the queue, then flushes so that the next start has
-    /// little to replay.
-    pub(super) fn run(mut self, jobs: &Receiver<Apply>) {
-        while let Ok(job) = jobs.recv() {
-            if let Err(error) = self.work(job, jobs) {
-                let failed = ToReplica::Failed(Fatal::State(error));
-                // If the replica is gone too, somebody reported before us.
-                let _ = self.replica.send(failed);
-                return;
-            }
-        }
-        if let Err(error) = self.applier.machine().flush() {
-            tracing::warn!(%error, "the state machine was not flushed; the next start replays more \
-                of the log");
-        }
-    }
-
-    fn work(&mut self, first: Apply, jobs: &Receiver<Apply>) -> Result<(), StoreError> {
-        let mut first = Some(first);
+impl ApplyWorker {
+    /// Applies all that there is.
+    fn apply(&mut self, jobs: &mut dyn Iterator<Item = Apply>) -> Result<(), StoreError> {
         loop {
             let start = Instant::now();
-            let queued = first.take().into_iter().chain(jobs.try_iter());
-            let queued = queued.map(
+            let queued = (&mut *jobs).map(
                 |Apply {
                      job,
                      callers,
@@ -103,10 +100,11 @@ impl ApplyThread {
             self.callers.answer(done.answers, start, &self.syncs);
             let applied = done.range;
             for waited in self.waiting.begun(applied.index, start) {
-                ::metrics::histogram!(metrics::APPLY_WAIT_SECONDS).record(waited.as_secs_f64());
+                self.metrics.apply_wait.record(waited);
             }
-            ::metrics::histogram!(metrics::APPLY_SECONDS).record(start.elapsed().as_secs_f64());
-            ::metrics::counter!(metrics::APPLIED_ENTRIES_TOTAL).increment(applied.entries as u64);
+            self.metrics.apply.record(start.elapsed());
+            let entries = applied.entries as u64;
+            self.metrics.applied_entries.increment(entries);
             self.report(applied);
         }
     }
@@ -130,6 +128,29 @@ impl ApplyThread {
             true => self.replica.send(told),
             false => self.replica.send_quietly(told),
         };
+    }
+}
+
+impl Work<Apply> for ApplyWorker {
+    fn work(&mut self, jobs: &mut dyn Iterator<Item = Apply>) -> Next {
+        if let Err(error) = self.apply(jobs) {
+            let failed = ToReplica::Failed(Fatal::State(error));
+            // If the replica is gone too, somebody reported before us.
+            let _ = self.replica.send(failed);
+            return Next::End;
+        }
+        Next::Wait {
+            until: None,
+            deep: false,
+        }
+    }
+
+    /// So that the next start has little to replay.
+    fn finish(&mut self) {
+        if let Err(error) = self.applier.machine().flush() {
+            tracing::warn!(%error, "the state machine was not flushed; the next start replays more \
+                of the log");
+        }
     }
 }
 

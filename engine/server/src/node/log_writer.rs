@@ -1,30 +1,40 @@
-//! The thread that makes the log durable: one write and one `fdatasync` for all that queued
+//! The worker that makes the log durable: one write and one `fdatasync` for all that queued
 //! meanwhile. [`LogWriter`] decides what is done when.
 
 use std::sync::Arc;
-use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use dengine_data_dir::PowerGuard;
 use dengine_log::{Filled, Log, LogError, RealDisk};
-use dengine_raft::channel::Receiver;
 use dengine_raft::replica::{LogStep, LogWriter, SyncRule};
 use dengine_raft::{AppendId, Input, LogJob};
 use tokio::sync::watch;
 
+use super::clock;
 use super::inbox::{Inbox, ToReplica};
 use super::log_filler::LogFiller;
+use super::metrics::{self, TurnMetrics};
 use super::space::Space;
 use super::syncs::Syncs;
-use super::worker::take_turns_in_this_thread;
-use super::{clock, metrics};
+use super::worker::{Next, Pace, Work};
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, StartError};
 
 /// Nobody wakes it when space becomes low.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-pub(super) struct LogThread {
+/// A caller that finds others at work, or a slow disk, leaves it to the thread for longer than the
+/// replica's turns: it has waited for that disk itself, and so has all that peers sent meanwhile.
+pub(super) const PACE: Pace = Pace {
+    few_items: 2,
+    turns_max: 1,
+    busy: Duration::from_millis(20),
+    slow_turn: Duration::from_millis(10),
+    slow_times: 100,
+    by_callers: metrics::LOG_TURNS_BY_CALLERS_TOTAL,
+};
+
+pub(super) struct LogWorker {
     log: Log<RealDisk>,
     writer: LogWriter,
     filler: LogFiller,
@@ -38,15 +48,17 @@ pub(super) struct LogThread {
     syncs: Syncs,
     /// It was told that the disk is full.
     told_full: bool,
+    metrics: TurnMetrics,
 }
 
-impl LogThread {
+impl LogWorker {
     pub(super) fn new(
         log: Log<RealDisk>,
         replica: Inbox,
         fatal: watch::Sender<Option<Fatal>>,
         power: PowerGuard,
         (space, syncs): (Arc<Space>, Syncs),
+        metrics: TurnMetrics,
         config: &Config,
     ) -> Result<Self, StartError> {
         Ok(Self {
@@ -60,21 +72,18 @@ impl LogThread {
             last_sync: None,
             syncs,
             told_full: false,
+            metrics,
         })
     }
 
-    /// Works until the replica thread lets go of the queue. A failure is reported once and ends the
-    /// thread: after a failed sync nothing can be known about what is on the disk.
-    pub(super) fn run(mut self, jobs: &Receiver<LogJob>) {
-        // What is on disk is acknowledged by this thread, while little is under way.
-        take_turns_in_this_thread();
-        if let Err(error) = self.work(jobs) {
-            self.remember_loss();
-            let fatal = Fatal::Log(Arc::new(error));
-            // Not only to the replica, which is gone before the last sync when the member stops.
-            self.fatal.send_replace(Some(fatal.clone()));
-            let _ = self.replica.send(ToReplica::Failed(fatal));
-        }
+    /// A failure is reported once and ends the worker: after a failed sync nothing can be known
+    /// about what is on the disk.
+    fn fail(&self, error: LogError) {
+        self.remember_loss();
+        let fatal = Fatal::Log(Arc::new(error));
+        // Not only to the replica, which is gone before the last sync when the member stops.
+        self.fatal.send_replace(Some(fatal.clone()));
+        let _ = self.replica.send(ToReplica::Failed(fatal));
     }
 
     fn remember_loss(&self) {
@@ -86,7 +95,8 @@ impl LogThread {
         }
     }
 
-    fn work(&mut self, jobs: &Receiver<LogJob>) -> Result<(), LogError> {
+    /// Does what there is to do. Then says for how long it waits at most.
+    fn write(&mut self) -> Result<Option<Duration>, LogError> {
         loop {
             self.take_back(self.filler.filled())?;
             self.writer.save_space(self.space.is_low());
@@ -97,9 +107,7 @@ impl LogThread {
                 LogStep::AwaitPiece => self.take_back(self.filler.wait())?,
                 LogStep::Wait { longest, full } => {
                     self.tell_full(full.as_ref());
-                    if !self.take_jobs(jobs, longest) {
-                        return self.log.sync();
-                    }
+                    return Ok(longest);
                 }
             }
         }
@@ -116,13 +124,13 @@ impl LogThread {
         let start = Instant::now();
         self.log.sync()?;
         let end = Instant::now();
-        ::metrics::histogram!(metrics::LOG_SYNC_SECONDS).record((end - start).as_secs_f64());
+        self.metrics.log_sync.record(end - start);
         self.last_sync = Some((start, end));
         Ok(())
     }
 
     fn tell(&self, id: AppendId, entries: usize) {
-        ::metrics::histogram!(metrics::LOG_BATCH_ENTRIES).record(entries as f64);
+        self.metrics.log_batch_entries.record(entries as f64);
         if let Some(synced) = self.last_sync {
             self.syncs.note(id, synced);
         }
@@ -141,18 +149,29 @@ impl LogThread {
         }
         let _ = self.replica.send(Input::LogFull);
     }
+}
 
-    /// Takes what queued, or waits for it, so long at most. Says whether more may come: a member
-    /// that stops has promised nothing of what could not be written, but what came before it.
-    fn take_jobs(&mut self, jobs: &Receiver<LogJob>, longest: Option<Duration>) -> bool {
-        let first = jobs.recv_timeout(longest.unwrap_or(LONGEST_WAIT));
-        if matches!(first, Err(RecvTimeoutError::Disconnected)) {
-            return false;
+impl Work<LogJob> for LogWorker {
+    fn work(&mut self, jobs: &mut dyn Iterator<Item = LogJob>) -> Next {
+        jobs.for_each(|job| self.writer.add(job));
+        match self.write() {
+            Ok(longest) => Next::Wait {
+                until: Instant::now().checked_add(longest.unwrap_or(LONGEST_WAIT)),
+                deep: false,
+            },
+            Err(error) => {
+                self.fail(error);
+                Next::End
+            }
         }
-        for job in first.into_iter().chain(jobs.try_iter()) {
-            self.writer.add(job);
+    }
+
+    /// A member that stops has promised nothing of what could not be written, but what came before
+    /// it.
+    fn finish(&mut self) {
+        if let Err(error) = self.log.sync() {
+            self.fail(error);
         }
-        true
     }
 }
 

@@ -28,6 +28,7 @@ mod log_writer;
 pub mod metrics;
 mod open;
 mod own_entry;
+mod own_turns;
 mod reclaimer;
 mod replica;
 mod running;
@@ -70,11 +71,11 @@ use crate::telemetry::traces::Traces;
 use crate::transport::{self, PeerGate};
 pub(crate) use inbox::{Inbox, PeerStream, SendsTogether, ToReplica};
 use install::Install;
+pub(crate) use own_turns::{Takes, take_turns_in_this_thread};
 use running::Running;
 use start::Start;
 use status::Signals;
 use waiters::Waiters;
-pub(crate) use worker::take_turns_in_this_thread;
 
 pub use status::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};
 

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dengine_data_dir::{HistoryGuard, Identity};
 use dengine_kv::Reader;
@@ -12,20 +12,23 @@ use dengine_raft::channel::Sender;
 use dengine_raft::consensus::{ReplicaState, Role as RaftRole};
 use dengine_raft::replica::{Counts, Replica, Role};
 use dengine_raft::{ApplyJob, Divergence, HandOver, Input, LogJob, Output, Token};
+use dengine_types::Entry;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::applier::Apply;
 use super::callers::Callers;
+use super::clock;
 use super::flusher::FlushRequests;
 use super::inbox::ToReplica;
 use super::install::Install;
+use super::metrics::{self, TurnMetrics};
+use super::own_turns::After;
 use super::snapshots::Snapshots;
 use super::space::Space;
 use super::stages::Stages;
 use super::status::{Lifecycle, MembersView, NodeStatus, Signals};
 use super::waiters::Awaited;
-use super::worker::{Next, Work};
-use super::{clock, metrics};
+use super::worker::{Next, Pace, Work, Worker};
 use crate::config::Config;
 use crate::error::{Fatal, LeaderHint, RequestError};
 use crate::storage::RocksStore;
@@ -35,12 +38,58 @@ use crate::transport::Peers;
 /// Inputs taken in before the replica is asked what follows. Bounds how long an answer waits for
 /// the inputs behind it.
 const INPUTS_PER_TURN_MAX: usize = 4096;
+/// More entries than this, or larger ones, are for the threads of the log and the applier.
+const FEW_ENTRIES: usize = 8;
+const FEW_BYTES: usize = 64 << 10;
+
+/// When whoever has something for the replica takes its turn.
+pub(super) const PACE: Pace = Pace {
+    few_items: 8,
+    turns_max: 4,
+    busy: Duration::from_millis(5),
+    // No caller should wait, so this one did for something.
+    slow_turn: Duration::from_millis(10),
+    slow_times: 5,
+    by_callers: metrics::REPLICA_TURNS_BY_CALLERS_TOTAL,
+};
 
 /// The queues of those who do what the replica says.
 pub(super) struct Jobs {
-    pub(super) log: Sender<LogJob>,
-    pub(super) apply: Sender<Apply>,
+    pub(super) log: Worker<LogJob>,
+    pub(super) apply: Worker<Apply>,
     pub(super) flush: FlushRequests,
+}
+
+impl Jobs {
+    // If the log writer or the applier is gone it has reported why, and that ends the replica.
+
+    fn log(&self, job: LogJob) {
+        let little = match &job {
+            LogJob::Append { entries, .. } => are_few(entries),
+            LogJob::TruncatePrefix(_) => false,
+        };
+        let _ = match little {
+            true => self.log.send_within_turn(job, After::Durable),
+            false => self.log.queue().send(job),
+        };
+    }
+
+    fn apply(&self, job: Apply) {
+        let after = match job.callers.is_empty() {
+            true => After::Rest,
+            false => After::Answers,
+        };
+        let _ = match are_few(&job.job.entries) {
+            true => self.apply.send_within_turn(job, after),
+            false => self.apply.queue().send(job),
+        };
+    }
+}
+
+/// So little that who takes a turn may see to it besides.
+fn are_few(entries: &[Entry]) -> bool {
+    let bytes = |entries: &[Entry]| entries.iter().map(|entry| entry.data.len()).sum::<usize>();
+    entries.len() <= FEW_ENTRIES && bytes(entries) <= FEW_BYTES
 }
 
 /// What tells how much space is taken, and how much there is.
@@ -67,6 +116,7 @@ pub(super) struct ReplicaWorker {
     /// What the metrics were told of already.
     pub(super) counted: Counts,
     pub(super) stages: Stages,
+    pub(super) metrics: TurnMetrics,
     pub(super) next_tick: Instant,
     /// Of messages that were refused: any sender decides how many.
     pub(super) refusals: Lines,
@@ -99,7 +149,7 @@ impl ReplicaWorker {
             self.stages.observe(&output, decided);
             self.carry_out(output)?;
         }
-        ::metrics::histogram!(metrics::REPLICA_TURN_SECONDS).record(begun.elapsed());
+        self.metrics.replica_turn.record(begun.elapsed());
         ControlFlow::Continue(())
     }
 
@@ -153,7 +203,7 @@ impl ReplicaWorker {
             ToReplica::Input(input) => self.handle(input),
             ToReplica::Write(write, caller) => {
                 if let Some(since) = caller.since() {
-                    ::metrics::histogram!(metrics::WRITE_WAIT_SECONDS).record(since.elapsed());
+                    self.metrics.write_wait.record(since.elapsed());
                 }
                 if let Some(trace) = caller.trace() {
                     trace.taken_up();
@@ -216,9 +266,7 @@ impl ReplicaWorker {
 
     fn carry_out(&mut self, output: Output) -> ControlFlow<()> {
         match output {
-            // If the log writer or the applier is gone it has reported why, and that ends this
-            // worker.
-            Output::Log(job) => drop(self.jobs.log.send(job)),
+            Output::Log(job) => self.jobs.log(job),
             Output::Apply(job) => {
                 let callers = self.callers.of(&job);
                 let since = Instant::now();
@@ -228,7 +276,7 @@ impl ReplicaWorker {
                     callers,
                     since,
                 };
-                drop(self.jobs.apply.send(job));
+                self.jobs.apply(job);
             }
             Output::Send(messages) => self.peers.send(messages),
             Output::MayRead { tokens, .. } => self.callers.may_read(&tokens),

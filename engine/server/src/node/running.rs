@@ -19,10 +19,11 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::inbox::{Answer, Inbox, Reply, ToReplica};
+use super::metrics::TurnMetrics;
 use super::space::Space;
 use super::start::{self, Start};
 use super::waiters::{Awaited, Waiters};
-use super::{Written, clock, flusher, metrics};
+use super::{Written, clock, flusher};
 use crate::config::{Config, Limits};
 use crate::error::{RequestError, StartError};
 use crate::memory::{self, Use};
@@ -81,6 +82,7 @@ pub(super) struct Running {
     pub(super) command_gate: Arc<CommandGate>,
     pub(super) state: OwnState,
     pub(super) peers: FromPeers,
+    pub(super) metrics: TurnMetrics,
     pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -329,7 +331,7 @@ impl Running {
         let begin = Instant::now();
         let read = |caller| ToReplica::Read(confirm, caller);
         self.request("reads that wait for a quorum", read).await?;
-        ::metrics::histogram!(metrics::READ_CONFIRM_SECONDS).record(begin.elapsed());
+        self.metrics.read_confirm.record(begin.elapsed());
         Ok(())
     }
 

@@ -4,21 +4,22 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use ::metrics::Histogram;
 use dengine_raft::{AppendId, LogJob, Output};
 use dengine_types::{Entry, Index};
-
-use super::metrics;
 
 /// Batches that are remembered at most: behind a quorum that is gone, only the oldest say
 /// something.
 const BATCHES_MAX: usize = 1024;
 
 /// Batches that were appended and are not known to be committed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stages {
     appended: VecDeque<Appended>,
     /// Those that the last commit was of, or the end of: for the traces of their writes.
     committed: Vec<Appended>,
+    /// Records how long each took.
+    seconds: Histogram,
 }
 
 /// A batch on its way to log and peers.
@@ -32,6 +33,14 @@ pub(super) struct Appended {
 }
 
 impl Stages {
+    pub(super) fn new(seconds: Histogram) -> Self {
+        Self {
+            appended: VecDeque::new(),
+            committed: Vec::new(),
+            seconds,
+        }
+    }
+
     /// Takes note of what is about to be carried out.
     pub(super) fn observe(&mut self, output: &Output, now: Instant) {
         match output {
@@ -96,7 +105,7 @@ impl Stages {
             && batch.last <= last.index
         {
             self.appended.pop_front();
-            ::metrics::histogram!(metrics::COMMIT_SECONDS).record(now - batch.at);
+            self.seconds.record(now - batch.at);
             self.committed.push(batch);
         }
     }
@@ -126,7 +135,7 @@ mod tests {
     #[test]
     fn batches_are_open_until_they_are_committed_or_replaced() {
         let now = Instant::now();
-        let mut stages = Stages::default();
+        let mut stages = Stages::new(Histogram::noop());
         stages.append(AppendId(1), &entries(1..=3), now);
         stages.append(AppendId(2), &entries(4..=5), now);
         stages.append(AppendId(3), &entries(6..=9), now);
@@ -142,7 +151,7 @@ mod tests {
     #[test]
     fn what_is_committed_is_of_the_batch_that_it_was_appended_with() {
         let now = Instant::now();
-        let mut stages = Stages::default();
+        let mut stages = Stages::new(Histogram::noop());
         stages.append(AppendId(1), &entries(1..=3), now);
         stages.append(AppendId(2), &entries(4..=5), now);
         stages.append(AppendId(3), &entries(6..=9), now);
@@ -154,7 +163,7 @@ mod tests {
 
     #[test]
     fn an_entry_of_a_batch_that_is_not_remembered_is_of_no_other() {
-        let (mut stages, now) = (Stages::default(), Instant::now());
+        let (mut stages, now) = (Stages::new(Histogram::noop()), Instant::now());
         let (forgotten, last) = (BATCHES_MAX as u64 + 1, BATCHES_MAX as u64 + 2);
         for index in 1..=forgotten {
             stages.append(AppendId(index), &entries(index..=index), now);
@@ -170,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let mut stages = Stages::default();
+        let mut stages = Stages::new(Histogram::noop());
         for index in 1..=2 * BATCHES_MAX as u64 {
             stages.append(AppendId(index), &entries(index..=index), Instant::now());
         }

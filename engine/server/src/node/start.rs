@@ -16,17 +16,19 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
-use super::applier::{ApplyThread, Waiting};
+use super::applier::{self, ApplyWorker, Waiting};
 use super::callers::{Callers, Committed};
 use super::flusher::{self, FlushRequests, FlushTrigger};
 use super::inbox::{Inbox, ToReplica};
 use super::install::Install;
 use super::keeper::KeeperThread;
-use super::log_writer::LogThread;
+use super::log_writer::{self, LogWorker};
+use super::metrics::TurnMetrics;
 use super::open::{open_both, restore};
 use super::own_entry;
+use super::own_turns::{Takes, take_turns_in_this_thread};
 use super::reclaimer::Reclaimer;
-use super::replica::{Jobs, ReplicaWorker, Sizes};
+use super::replica::{self, Jobs, ReplicaWorker, Sizes};
 use super::running::{Admission, FromPeers, OwnState, Running};
 use super::snapshots::{Maker, Snapshots};
 use super::space::{HandOvers, Space, ToldLow};
@@ -41,6 +43,8 @@ use crate::telemetry::lines::Lines;
 use crate::transport::{Incoming, Introduced, Peers};
 
 const REPLICA_THREAD: &str = "dengine-replica";
+const LOG_THREAD: &str = "dengine-log";
+const APPLY_THREAD: &str = "dengine-apply";
 
 /// What a member needs to start.
 pub(super) struct Start {
@@ -103,6 +107,7 @@ struct Parts<'a> {
     incoming: Incoming,
     space: Arc<Space>,
     syncs: Syncs,
+    metrics: TurnMetrics,
 }
 
 /// Opens log and state machine and starts the threads.
@@ -119,15 +124,15 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     own_entry::tell_at_start(own, address, &machine.membership());
 
     let fatal = &start.signals.fatal;
-    let (replica_worker, replica_thread) = worker(REPLICA_THREAD, fatal.clone());
+    let (replica_worker, replica_thread) = worker(REPLICA_THREAD, replica::PACE, fatal.clone());
     let inbox = Inbox::to(replica_worker);
     let (membership, members) = watch::channel(machine.membership());
     end_when_damaged(&machine, inbox.queue());
     let parts = Parts::new(start, runtime, &machine, inbox, members);
     let running = parts.running(&replica, store);
 
-    let (log_jobs, appends) = channel();
-    let (apply_jobs, applies) = channel();
+    let (log_jobs, log_thread) = worker(LOG_THREAD, log_writer::PACE, fatal.clone());
+    let (apply_jobs, apply_thread) = worker(APPLY_THREAD, applier::PACE, fatal.clone());
     let (flush, flushes) = FlushRequests::channel();
     let (keeper_lives, keeper_stop) = channel();
     let (reclaimer_lives, reclaimer_stop) = channel();
@@ -141,15 +146,16 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     let mut replica = parts.replica(replica, log.reader(), jobs, keeper_lives);
     // Before any caller can ask: a member with an identity must never seem to wait for one.
     replica.publish();
-    let log = parts.log_thread(log)?;
+    let log = parts.log_worker(log)?;
     let flusher = machine.flusher();
     let Parts {
         inbox,
         space,
         syncs,
+        metrics,
         ..
     } = parts;
-    let applier = ApplyThread {
+    let applier = ApplyWorker {
         own,
         applier: Applier::new(machine),
         callers: Committed::default(),
@@ -159,14 +165,19 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
         flush: FlushTrigger::new(flush, start.config.log.flush_bytes),
         waiting: Waiting::default(),
         syncs,
+        metrics,
     };
     let inbox = inbox.queue();
     let mut threads = Threads::new(fatal.clone());
-    threads.spawn("dengine-log", move || log.run(&appends))?;
+    threads.spawn(LOG_THREAD, move || {
+        // What is on disk is acknowledged by this thread, while little is under way.
+        take_turns_in_this_thread(Takes::Replica);
+        log_thread.run(log);
+    })?;
     threads.spawn("dengine-flush", move || {
         flusher::run(&flusher, &flushes, &inbox, &space);
     })?;
-    threads.spawn("dengine-apply", move || applier.run(&applies))?;
+    threads.spawn(APPLY_THREAD, move || apply_thread.run(applier))?;
     threads.spawn("dengine-keeper", move || keeper.run(&keeper_stop))?;
     threads.spawn("dengine-reclaim", move || reclaimer.run(&reclaimer_stop))?;
     threads.spawn(REPLICA_THREAD, move || replica_thread.run(replica))?;
@@ -199,6 +210,7 @@ impl<'a> Parts<'a> {
             incoming,
             space,
             syncs: syncs(&start.config),
+            metrics: TurnMetrics::look_up(),
         }
     }
 
@@ -223,6 +235,7 @@ impl<'a> Parts<'a> {
                 introduced: self.introduced.clone(),
                 incoming: self.incoming.clone(),
             },
+            metrics: self.metrics.clone(),
             threads: Mutex::default(),
         }
     }
@@ -254,7 +267,8 @@ impl<'a> Parts<'a> {
             signals: start.signals.clone(),
             counted: Counts::default(),
             refusals: Lines::default(),
-            stages: Stages::default(),
+            stages: Stages::new(self.metrics.commit.clone()),
+            metrics: self.metrics.clone(),
             next_tick: Instant::now() + start.config.tick(),
             _keeper_lives: keeper_lives,
         }
@@ -288,13 +302,14 @@ impl<'a> Parts<'a> {
         }
     }
 
-    fn log_thread(&self, log: Log<RealDisk>) -> Result<LogThread, StartError> {
-        LogThread::new(
+    fn log_worker(&self, log: Log<RealDisk>) -> Result<LogWorker, StartError> {
+        LogWorker::new(
             log,
             self.inbox.clone(),
             self.start.signals.fatal.clone(),
             self.start.power.clone(),
             (Arc::clone(&self.space), self.syncs.clone()),
+            self.metrics.clone(),
             &self.start.config,
         )
     }

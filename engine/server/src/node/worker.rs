@@ -7,38 +7,49 @@
 //! meanwhile. The replica goes over to it with the first turn that found much or took long, and
 //! back once it has been quiet for a moment.
 //!
-//! What may be done so waits for nothing. Disks are waited for by the log writer's thread and the
-//! applier's alone: a runtime thread that did would take its timers and sockets with it, for tokio
-//! lets no other thread poll them.
+//! A turn of the replica waits for nothing. Those of the log writer and the applier may wait for a
+//! disk, and a runtime thread that does takes its timers and sockets with it, for tokio lets no
+//! other thread poll them. So only the peers' thread takes these, after the replica's turn, one for
+//! each, of little, while it has little else to do ([`own_turns`]) and the disk is fast; the first
+//! that others add to meanwhile, or that takes long, is the last for a while ([`Pace`]).
 
-use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{RecvTimeoutError, SendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ::metrics::Counter;
 use dengine_raft::channel::{Loan, Receiver, Rest, Sender, channel};
 use tokio::sync::watch;
 
-use super::metrics;
+use super::own_turns::{self, After};
 use crate::error::Fatal;
 
-/// A turn that finds more than this is one of many that work at a time.
-const FEW_ITEMS: usize = 8;
-/// For so long after it the thread works.
-const BUSY: Duration = Duration::from_millis(5);
-/// A turn that takes longer than this waited for something: no caller should.
-const SLOW_TURN: Duration = Duration::from_millis(10);
-/// For so long after it the thread works.
-const SLOW: Duration = Duration::from_millis(50);
-/// Turns that a caller takes before the thread is woken for what has come meanwhile.
-const TURNS_MAX: usize = 4;
+/// When a worker's turns are its thread's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// A turn that finds more than this is one of many that work at a time.
+    pub(super) few_items: usize,
+    /// Turns that a caller takes before the thread is woken for what has come meanwhile.
+    pub(super) turns_max: usize,
+    /// After too much the thread works for so long.
+    pub(super) busy: Duration,
+    /// A turn that takes longer than this waited for something.
+    pub(super) slow_turn: Duration,
+    /// After it the thread works for so many times as long.
+    pub(super) slow_times: u32,
+    /// The metric that counts callers' turns.
+    pub(super) by_callers: &'static str,
+}
 
 /// What a worker does.
 pub(super) trait Work<T>: Send + 'static {
     /// Does what follows from what has queued, of which it takes the first at least, if there is
-    /// any. It waits for nothing.
+    /// any.
     fn work(&mut self, items: &mut dyn Iterator<Item = T>) -> Next;
+
+    /// Nobody can send anything any more, and all that was sent is done.
+    fn finish(&mut self) {}
 }
 
 /// What a worker does next.
@@ -59,6 +70,8 @@ pub(super) enum Next {
 pub(super) struct Worker<T> {
     queue: Sender<T>,
     turns: Arc<dyn Turns<T>>,
+    /// Who sends more than this at once leaves it to the thread.
+    few_items: usize,
 }
 
 /// A worker, as callers see it, who know nothing of what it works on.
@@ -77,6 +90,9 @@ pub(super) struct WorkerThread<T, W> {
 /// for the lock.
 struct WorkerShared<W> {
     name: &'static str,
+    pace: Pace,
+    /// Counts callers' turns.
+    by_callers: Counter,
     state: Mutex<WorkerState<W>>,
     fatal: watch::Sender<Option<Fatal>>,
 }
@@ -94,6 +110,7 @@ struct WorkerState<W> {
 /// of a thread of this name.
 pub(super) fn worker<T: Send + 'static, W: Work<T>>(
     name: &'static str,
+    pace: Pace,
     fatal: watch::Sender<Option<Fatal>>,
 ) -> (Worker<T>, WorkerThread<T, W>) {
     let (sender, queue) = channel();
@@ -104,12 +121,15 @@ pub(super) fn worker<T: Send + 'static, W: Work<T>>(
     };
     let shared = Arc::new(WorkerShared {
         name,
+        pace,
+        by_callers: ::metrics::counter!(pace.by_callers),
         state: Mutex::new(state),
         fatal,
     });
     let worker = Worker {
         queue: sender,
         turns: Arc::clone(&shared) as _,
+        few_items: pace.few_items,
     };
     (worker, WorkerThread { queue, shared })
 }
@@ -120,9 +140,28 @@ impl<T> Worker<T> {
     /// # Errors
     /// The worker has ended; here it is again.
     pub(super) fn send(&self, item: T) -> Result<(), SendError<T>> {
-        match TAKES_TURNS.get() {
+        match own_turns::takes_turns() {
             true => self.work(self.queue.send_or_borrow(item)?),
             false => self.queue.send(item)?,
+        }
+        Ok(())
+    }
+
+    /// Sends something that may have to wait for a disk, from within another worker's turn. If a
+    /// caller takes that one, and has time, it takes this one too once that is over.
+    ///
+    /// # Errors
+    /// The worker has ended; here it is again.
+    pub(super) fn send_within_turn(&self, item: T, after: After) -> Result<(), SendError<T>>
+    where
+        T: 'static,
+    {
+        if !own_turns::may_wait_afterwards() {
+            return self.queue.send(item);
+        }
+        if let Some(loan) = self.queue.send_or_borrow(item)? {
+            let turns = Arc::clone(&self.turns);
+            own_turns::afterwards(after, move || turns.take(loan));
         }
         Ok(())
     }
@@ -132,7 +171,7 @@ impl<T> Worker<T> {
     /// # Errors
     /// The worker has ended; here they are again.
     pub(super) fn send_all(&self, items: Vec<T>) -> Result<(), SendError<Vec<T>>> {
-        match TAKES_TURNS.get() && items.len() <= FEW_ITEMS {
+        match own_turns::takes_turns() && items.len() <= self.few_items {
             true => self.work(self.queue.send_all_or_borrow(items)?),
             false => self.queue.send_all(items)?,
         }
@@ -145,15 +184,16 @@ impl<T> Worker<T> {
     }
 
     fn work(&self, loan: Option<Loan<T>>) {
+        own_turns::note_sent();
         if let Some(loan) = loan {
-            self.turns.take(loan);
+            own_turns::take(|| self.turns.take(loan));
         }
     }
 }
 
 impl<T: Send + 'static, W: Work<T>> Turns<T> for WorkerShared<W> {
     fn take(&self, mut loan: Loan<T>) {
-        for _ in 0..TURNS_MAX {
+        for _ in 0..self.pace.turns_max {
             let (next, lends) = self.turn_by_caller(&mut loan);
             match next {
                 Next::End => break,
@@ -164,7 +204,8 @@ impl<T: Send + 'static, W: Work<T>> Turns<T> for WorkerShared<W> {
                 Next::Wait { .. } => break,
             }
         }
-        // Its thread sees to the rest.
+        // More comes than a caller should do: its thread sees to the rest.
+        self.lock().is_busy_for(self.pace.busy);
         drop(loan);
     }
 }
@@ -180,8 +221,8 @@ impl<W> WorkerShared<W> {
         W: Work<T>,
     {
         let mut state = self.lock();
-        let turn = std::panic::catch_unwind(AssertUnwindSafe(|| state.turn(loan)));
-        ::metrics::counter!(metrics::REPLICA_TURNS_BY_CALLERS_TOTAL).increment(1);
+        let turn = std::panic::catch_unwind(AssertUnwindSafe(|| state.turn(loan, &self.pace)));
+        self.by_callers.increment(1);
         let next = turn.unwrap_or_else(|_| {
             self.fatal.send_replace(Some(Fatal::Panicked(self.name)));
             Next::End
@@ -192,7 +233,7 @@ impl<W> WorkerShared<W> {
 }
 
 impl<W> WorkerState<W> {
-    fn turn<T>(&mut self, items: &mut dyn Iterator<Item = T>) -> Next
+    fn turn<T>(&mut self, items: &mut dyn Iterator<Item = T>, pace: &Pace) -> Next
     where
         W: Work<T>,
     {
@@ -202,14 +243,18 @@ impl<W> WorkerState<W> {
         let mut taken = 0;
         let begun = Instant::now();
         let next = work.work(&mut items.inspect(|_| taken += 1));
-        let now = Instant::now();
-        let busy = match taken {
-            _ if now - begun > SLOW_TURN => SLOW,
-            0..=FEW_ITEMS => return next,
-            _ => BUSY,
-        };
-        self.busy_until = self.busy_until.max(now + busy);
+        let took = begun.elapsed();
+        if took > pace.slow_turn {
+            self.is_busy_for(took * pace.slow_times);
+        } else if taken > pace.few_items {
+            self.is_busy_for(pace.busy);
+        }
         next
+    }
+
+    /// For so long at least its thread works.
+    fn is_busy_for(&mut self, time: Duration) {
+        self.busy_until = self.busy_until.max(Instant::now() + time);
     }
 
     /// Whether a caller may work while its thread sleeps.
@@ -219,7 +264,7 @@ impl<W> WorkerState<W> {
 }
 
 impl<T: Send + 'static, W: Work<T>> WorkerThread<T, W> {
-    /// Works until it ends, or all senders are gone.
+    /// Works until it ends, or all senders are gone and what they sent is done.
     pub(super) fn run(self, work: W) {
         self.shared.lock().work = Some(work);
         // Also in a panic: others wait for what it lets go of.
@@ -232,7 +277,7 @@ impl<T: Send + 'static, W: Work<T>> WorkerThread<T, W> {
                     return;
                 }
                 let mut items = first.take().into_iter().chain(self.queue.try_iter());
-                (state.turn(&mut items), state.lends())
+                (state.turn(&mut items, &self.shared.pace), state.lends())
             };
             let (until, deep) = match next {
                 Next::End => return,
@@ -241,8 +286,14 @@ impl<T: Send + 'static, W: Work<T>> WorkerThread<T, W> {
             match self.queue.recv_at(Rest { until, deep, lends }) {
                 Ok(item) => first = Some(item),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return self.finish(),
             }
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(work) = &mut self.shared.lock().work {
+            work.finish();
         }
     }
 }
@@ -257,21 +308,12 @@ impl<W> Drop for DropsWork<'_, W> {
     }
 }
 
-/// From now on this thread takes turns of replicas to which it sends something. Its priority is to
-/// be the usual one: a replica's thread waits meanwhile.
-pub(crate) fn take_turns_in_this_thread() {
-    TAKES_TURNS.set(true);
-}
-
-thread_local! {
-    static TAKES_TURNS: Cell<bool> = const { Cell::new(false) };
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
     use std::thread::{self, JoinHandle, ThreadId};
 
+    use super::super::own_turns::Takes;
     use super::*;
 
     const LONG: Duration = Duration::from_secs(60);
@@ -279,11 +321,25 @@ mod tests {
     /// Tells what it is given, and by which thread; some numbers make it do more.
     struct Notes {
         told: mpsc::Sender<(u8, ThreadId)>,
+        /// Of somebody else, who sends while it works.
+        other: Option<Sender<u8>>,
     }
 
     const PANIC: u8 = 100;
     const END: u8 = 101;
     const SLOW_ONE: u8 = 102;
+    const WITH_OTHER: u8 = 103;
+    const OTHER: u8 = 104;
+    const FINISHED: u8 = 105;
+
+    const PACE: Pace = Pace {
+        few_items: 8,
+        turns_max: 4,
+        busy: Duration::from_millis(5),
+        slow_turn: Duration::from_millis(10),
+        slow_times: 5,
+        by_callers: "turns_of_a_test",
+    };
 
     impl Work<u8> for Notes {
         fn work(&mut self, items: &mut dyn Iterator<Item = u8>) -> Next {
@@ -291,7 +347,8 @@ mod tests {
                 match item {
                     PANIC => panic!("on purpose"),
                     END => return Next::End,
-                    SLOW_ONE => thread::sleep(2 * SLOW_TURN),
+                    SLOW_ONE => thread::sleep(2 * PACE.slow_turn),
+                    WITH_OTHER => self.other.take().unwrap().send(OTHER).unwrap(),
                     _ => {}
                 }
                 self.told.send((item, thread::current().id())).unwrap();
@@ -300,6 +357,10 @@ mod tests {
                 until: None,
                 deep: false,
             }
+        }
+
+        fn finish(&mut self) {
+            self.told.send((FINISHED, thread::current().id())).unwrap();
         }
     }
 
@@ -310,14 +371,20 @@ mod tests {
     }
 
     fn working() -> (Worker<u8>, Hall) {
-        take_turns_in_this_thread();
+        working_at(PACE, false)
+    }
+
+    fn working_at(pace: Pace, with_other: bool) -> (Worker<u8>, Hall) {
+        own_turns::take_turns_in_this_thread(Takes::All);
         let (fatal, told_fatal) = watch::channel(None);
-        let (worker, its_thread) = worker("notes", fatal);
+        let (worker, its_thread) = worker("notes", pace, fatal);
         let (told, came) = mpsc::channel();
+        let other = with_other.then(|| worker.queue());
+        let notes = Notes { told, other };
         let hall = Hall {
             told: came,
             fatal: told_fatal,
-            thread: thread::spawn(move || its_thread.run(Notes { told })),
+            thread: thread::spawn(move || its_thread.run(notes)),
         };
         (worker, hall)
     }
@@ -343,7 +410,7 @@ mod tests {
                     return;
                 }
                 assert!(begun.elapsed() < LONG);
-                thread::sleep(BUSY);
+                thread::sleep(PACE.busy);
             }
         }
     }
@@ -352,15 +419,48 @@ mod tests {
     fn a_caller_works_while_little_is_under_way_and_the_thread_when_it_is_much() {
         let (worker, hall) = working();
         hall.by_caller(&worker, 1);
-        let many = vec![5; FEW_ITEMS + 1];
+        let many = vec![5; PACE.few_items + 1];
         worker.send_all(many.clone()).unwrap();
         assert!(many.iter().all(|item| hall.by_thread(*item)));
         hall.by_caller(&worker, 6);
-        TAKES_TURNS.set(false);
+        own_turns::take_turns_in_this_thread(Takes::Nothing);
         worker.send(7).unwrap();
         assert!(hall.by_thread(7), "this thread takes none");
         drop(worker);
+        assert!(hall.by_thread(FINISHED));
         hall.thread.join().unwrap();
+    }
+
+    /// What may wait for a disk is done by who took the turn that led to it, once that is over.
+    #[test]
+    fn what_a_turn_leads_to_is_done_after_it_by_the_same_caller() {
+        let (worker, hall) = working();
+        hall.by_caller(&worker, 1);
+        own_turns::take(|| {
+            worker.send_within_turn(2, After::Durable).unwrap();
+            thread::sleep(PACE.busy);
+            assert!(hall.told.try_recv().is_err(), "it is not over");
+        });
+        assert_eq!(hall.by(2), thread::current().id());
+        worker.send_within_turn(3, After::Durable).unwrap();
+        assert!(hall.by_thread(3), "there was no turn");
+    }
+
+    /// Who is not alone leaves it to the thread, for a while.
+    #[test]
+    fn what_others_send_meanwhile_is_done_by_the_thread() {
+        let pace = Pace {
+            turns_max: 1,
+            busy: LONG,
+            ..PACE
+        };
+        let (worker, hall) = working_at(pace, true);
+        hall.by_caller(&worker, 1);
+        own_turns::take(|| worker.send_within_turn(WITH_OTHER, After::Rest).unwrap());
+        assert_eq!(hall.by(WITH_OTHER), thread::current().id());
+        assert!(hall.by_thread(OTHER));
+        own_turns::take(|| worker.send_within_turn(2, After::Rest).unwrap());
+        assert!(hall.by_thread(2));
     }
 
     /// A caller that had to wait leaves it to the thread for a while.

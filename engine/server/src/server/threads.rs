@@ -14,6 +14,7 @@ use tokio::runtime::Runtime;
 use super::aside;
 use crate::connections;
 use crate::nicer::Nicer;
+use crate::node::Takes;
 use crate::single_thread::SingleThread;
 
 /// More would wait for the one thread that orders what clients write. Each has some file
@@ -43,11 +44,11 @@ impl ServerThreads {
     pub fn start() -> io::Result<Self> {
         let count = available_parallelism().map_or(1, usize::from);
         let count = count.min(CLIENT_THREADS_MAX);
-        let clients = (0..count).map(|_| SingleThread::start("dengine-clients"));
+        let clients = (0..count).map(|_| SingleThread::start("dengine-clients", Takes::Replica));
         Ok(Self {
             clients: clients.collect::<io::Result<_>>()?,
             heavy: connections::threads_for_heavy(count)?,
-            history: SingleThread::start("dengine-history")?,
+            history: SingleThread::start("dengine-history", Takes::Replica)?,
             aside: aside::threads()?,
         })
     }

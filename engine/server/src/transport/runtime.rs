@@ -4,15 +4,18 @@
 use tokio::runtime::Handle;
 
 use crate::error::StartError;
+use crate::node::Takes;
 use crate::single_thread::SingleThread;
 
 /// Ends what runs there when it is dropped. One thread receives, takes the replica's turn for it,
-/// and sends what came of that, so that none of these waits to be handed over.
+/// sends what came of that, and sees to log and state while little is under way, so that none of
+/// these waits to be handed over.
 pub(crate) struct PeerRuntime(SingleThread);
 
 impl PeerRuntime {
     pub(crate) fn start() -> Result<Self, StartError> {
-        let thread = SingleThread::start("dengine-peers").map_err(StartError::Thread)?;
+        let thread =
+            SingleThread::start("dengine-peers", Takes::All).map_err(StartError::Thread)?;
         Ok(Self(thread))
     }
 

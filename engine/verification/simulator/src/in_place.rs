@@ -1,10 +1,11 @@
-//! Who takes the turns of a member's replica.
+//! Who takes the turns of a member's replica, its log writer and its applier.
 //!
-//! In `dengine` callers do in the place of its thread while little is under way
+//! In `dengine` callers do in the place of their threads while little is under way
 //! (`engine/server/src/node/worker.rs`): what follows from a message or a sync follows at once,
-//! before anything else arrives. In a quarter of the runs it is always so, in another one for half
-//! a second out of each second, and in the others its thread is woken first. Decided apart from all
-//! that a run draws besides, so that the others are what they would be if there were none.
+//! before anything else arrives, and so do writing and applying it. In a quarter of the runs it is
+//! always so, in another one for half a second out of each second, and in the others their threads
+//! are woken first. Decided apart from all that a run draws besides, so that the others are what
+//! they would be if there were none.
 
 use super::queue::{Nanos, SECOND};
 
@@ -27,7 +28,7 @@ impl TurnsBy {
         }
     }
 
-    /// How long the replica takes to begin, if its thread takes as long to wake.
+    /// How long it takes until one begins, if its thread takes as long to wake.
     pub(super) fn begins_after(self, wakes_in: Nanos, now: Nanos) -> Nanos {
         match self {
             Self::Thread => wakes_in,

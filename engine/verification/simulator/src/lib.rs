@@ -9,7 +9,7 @@
 //! # Code map
 //! [`world`] runs the phases; [`plan`] is what a seed decides beforehand, [`settings`] what each
 //! member is started with, and [`focus`] what every other seed is about, [`full_disk`] what a few
-//! are, and [`in_place`] whether callers take the turns of replicas; [`faults`] what then goes
+//! are, and [`in_place`] whether callers take turns of members; [`faults`] what then goes
 //! wrong, and [`targeted_fault`], [`delayed_votes`], [`deposed`] and
 //! [`displaced`] what does so at the worst moment; [`roll`] replaces an older program; [`loss`] is
 //! what a `memory-first` cluster may lose, [`restored`] what some of its members may know of that,

@@ -16,9 +16,11 @@ impl Process {
     pub(super) fn plan_apply(&mut self, sim: &mut Surroundings, machine: Machine) {
         let has_work = !self.apply_jobs.is_empty() || self.applier.has_more();
         if has_work && !std::mem::replace(&mut self.apply_busy, true) {
-            // A store that waits for its disk holds up whoever applies.
-            let mean = sim.plan.apply * if machine.slow { 200 } else { 1 };
-            let delay = sim.random.spread(mean);
+            let delay = match machine.slow {
+                // A store that waits for its disk holds up whoever applies.
+                true => sim.random.spread(sim.plan.apply * 200),
+                false => sim.begins_after(sim.plan.apply),
+            };
             machine.plan(sim, delay, Actor::Apply);
         }
     }
