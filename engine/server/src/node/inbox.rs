@@ -236,6 +236,7 @@ mod tests {
 
     use tokio::sync::watch;
 
+    use super::super::replica;
     use super::super::worker::{Next, Work, worker};
     use super::*;
 
@@ -266,7 +267,7 @@ mod tests {
     #[test]
     fn what_is_sent_together_arrives_as_one_and_what_comes_too_late_is_refused() {
         let (fatal, _) = watch::channel(None);
-        let (replica, thread) = worker("replica", fatal);
+        let (replica, thread) = worker("replica", replica::PACE, fatal);
         let (counts, counted) = mpsc::channel();
         let thread = std::thread::spawn(move || thread.run(Counts(counts)));
         let inbox = Inbox::to(replica);

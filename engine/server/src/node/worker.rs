@@ -343,15 +343,20 @@ mod tests {
 
     impl Work<u8> for Notes {
         fn work(&mut self, items: &mut dyn Iterator<Item = u8>) -> Next {
+            let mut other = None;
             for item in items {
                 match item {
                     PANIC => panic!("on purpose"),
                     END => return Next::End,
                     SLOW_ONE => thread::sleep(2 * PACE.slow_turn),
-                    WITH_OTHER => self.other.take().unwrap().send(OTHER).unwrap(),
+                    WITH_OTHER => other = self.other.take(),
                     _ => {}
                 }
                 self.told.send((item, thread::current().id())).unwrap();
+            }
+            // As while a log is synced.
+            if let Some(other) = other {
+                other.send(OTHER).unwrap();
             }
             Next::Wait {
                 until: None,
