@@ -21,6 +21,8 @@ import (
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	clientfeatures "k8s.io/client-go/features"
+	clientfeaturestesting "k8s.io/client-go/features/testing"
 	"k8s.io/client-go/tools/cache"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/utils/clock"
@@ -58,8 +60,7 @@ func newCached(t *testing.T, options ...func(*cacher.Config)) *cachedStore {
 	below := newStore(t, storeOptions{
 		prefix: "/registry", transformer: identity.NewEncryptCheckTransformer(), leases: etcd3.NewDefaultLeaseManagerConfig(),
 	})
-	// The first list fails, so that the cache has to try again.
-	failing := &storagetesting.StorageInjectingListErrors{Interface: below.Interface, Errors: 1}
+	failing := &storagetesting.StorageInjectingListErrors{Interface: below.Interface, Errors: failingLists()}
 	config := cacher.Config{
 		Storage:             failing,
 		Versioner:           below.Versioner(),
@@ -84,7 +85,7 @@ func newCached(t *testing.T, options ...func(*cacher.Config)) *cachedStore {
 		t.Fatal(err)
 	}
 	t.Cleanup(made.Stop)
-	await(t, "the first list to fail", func() bool {
+	await(t, "the lists that fail", func() bool {
 		consumed, _ := failing.ErrorsConsumed()
 		return consumed
 	})
@@ -94,6 +95,15 @@ func newCached(t *testing.T, options ...func(*cacher.Config)) *cachedStore {
 	delegator := cacher.NewCacheDelegator(made, failing)
 	t.Cleanup(delegator.Stop)
 	return &cachedStore{CacheDelegator: delegator, below: below}
+}
+
+// failingLists is one for a cache that is filled by lists, so that it has to try again. One that watches, from before
+// the first object, does not list.
+func failingLists() int {
+	if clientfeatures.FeatureGates().Enabled(clientfeatures.WatchListClient) {
+		return 0
+	}
+	return 1
 }
 
 func podAttributes(object runtime.Object) (labels.Set, fields.Set, error) {
@@ -210,6 +220,20 @@ func runLists(t *testing.T, consistent, snapshots bool) {
 	t.Run("GetListNonRecursive", func(t *testing.T) {
 		c := newCached(t)
 		storagetesting.RunTestGetListNonRecursive(ctx, t, c.below.increaseRV, c)
+	})
+}
+
+// A cache is filled by a watch, unless that is switched off, as it was by default before 1.35.
+func TestCacherFilledByLists(t *testing.T) {
+	clientfeaturestesting.SetFeatureDuringTest(t, clientfeatures.WatchListClient, false)
+	ctx := context.Background()
+	t.Run("List", func(t *testing.T) {
+		c := newCached(t)
+		storagetesting.RunTestList(ctx, t, c, c.compacted, true, c.below.lists)
+	})
+	t.Run("Watch", func(t *testing.T) { storagetesting.RunTestWatch(ctx, t, newCached(t)) })
+	t.Run("WatchSemantics", func(t *testing.T) {
+		storagetesting.RunWatchSemantics(ctx, t, createdIsCached{newCached(t)})
 	})
 }
 

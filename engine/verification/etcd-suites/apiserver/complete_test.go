@@ -29,6 +29,28 @@ func TestEveryFunctionIsCalled(t *testing.T) {
 	}
 }
 
+// The storage whose tests these are is that of the Kubernetes that runs on DEngine elsewhere in this tree.
+func TestVersionIsOfTheLocalKubernetes(t *testing.T) {
+	tested := required(t, "../go.mod")
+	runs := required(t, "../../../../e2e/local-kubernetes/programs/kubernetes/go.mod")
+	if tested != runs {
+		t.Errorf("the tests are of k8s.io/apiserver %s, and the local Kubernetes has %s", tested, runs)
+	}
+}
+
+func required(t *testing.T, moduleFile string) string {
+	t.Helper()
+	text, err := os.ReadFile(moduleFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`k8s\.io/apiserver (v\S+)`).FindSubmatch(text)
+	if found == nil {
+		t.Fatalf("%s requires no k8s.io/apiserver", moduleFile)
+	}
+	return string(found[1])
+}
+
 func names(t *testing.T, folder, pattern string) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))

@@ -30,7 +30,7 @@ import (
 )
 
 const (
-	resourcePrefix = "/pods"
+	resourcePrefix = "/pods/"
 	lookEvery      = 20 * time.Millisecond
 )
 
@@ -92,8 +92,11 @@ func newStore(t *testing.T, options storeOptions) *etcdStore {
 	versioner := storage.APIObjectVersioner{}
 	compactor := etcd3.NewCompactor(client.Client, 0, clock.RealClock{}, nil)
 	t.Cleanup(compactor.Stop)
-	store := etcd3.New(client, compactor, s.codec, newPod, newPodList, s.prefix, resourcePrefix, pods, s.switched,
+	store, err := etcd3.New(client, compactor, s.codec, newPod, newPodList, s.prefix, resourcePrefix, pods, s.switched,
 		options.leases, etcd3.NewDefaultDecoder(s.codec, versioner), versioner)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(store.Close)
 	s.Interface = store
 	return s
@@ -118,10 +121,12 @@ func (s *etcdStore) checkStored(ctx context.Context, t *testing.T, key string) {
 	}
 }
 
-func (s *etcdStore) increaseRV(ctx context.Context, t *testing.T) {
-	if _, err := s.client.KV.Put(ctx, "increaseRV", "ok"); err != nil {
+func (s *etcdStore) increaseRV(ctx context.Context, t *testing.T) int64 {
+	put, err := s.client.KV.Put(ctx, "increaseRV", "ok")
+	if err != nil {
 		t.Fatal(err)
 	}
+	return put.Header.Revision
 }
 
 // compact compacts as an API server does, and waits until the store knows, if it is to: `observed` says so.

@@ -141,9 +141,12 @@ func TestEtcd3ListPaginationRareObject(t *testing.T) {
 func TestEtcd3Stats(t *testing.T) {
 	for _, sizes := range []bool{false, true} {
 		t.Run(fmt.Sprintf("sizes=%v", sizes), func(t *testing.T) {
-			setFeature(t, features.SizeBasedListCostEstimate, sizes)
 			s := newEtcd3(t, cluster.Options{})
-			s.SetKeysFunc(s.keys)
+			if sizes {
+				if err := s.EnableResourceSizeEstimation(s.keys); err != nil {
+					t.Fatal(err)
+				}
+			}
 			storagetesting.RunTestStats(context.Background(), t, s, s.codec, s.switched, sizes)
 		})
 	}

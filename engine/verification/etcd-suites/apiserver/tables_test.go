@@ -28,6 +28,7 @@ var shared = []struct {
 	{"PreconditionalDeleteWithOnlySuggestionPass", storagetesting.RunTestPreconditionalDeleteWithOnlySuggestionPass},
 	{"ListPaging", storagetesting.RunTestListPaging},
 	{"GetListRecursivePrefix", storagetesting.RunTestGetListRecursivePrefix},
+	{"KeySchema", storagetesting.RunTestKeySchema},
 	{"GuaranteedUpdateWithTTL", storagetesting.RunTestGuaranteedUpdateWithTTL},
 	{"GuaranteedUpdateWithConflict", storagetesting.RunTestGuaranteedUpdateWithConflict},
 	{"GuaranteedUpdateWithSuggestionAndConflict", storagetesting.RunTestGuaranteedUpdateWithSuggestionAndConflict},
