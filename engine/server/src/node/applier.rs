@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dengine_kv::{Membership, StoreError};
 use dengine_raft::channel::Sender;
-use dengine_raft::replica::{AppliedRange, Applier};
+use dengine_raft::replica::{AppliedRange, Applier, Done};
 use dengine_raft::{ApplyJob, Input, Token};
 use dengine_types::{Index, MemberId, Revision};
 use tokio::sync::watch;
@@ -23,12 +23,12 @@ use super::worker::{Next, Pace, Work};
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 
-/// A caller whose turn took long leaves the next ones to the thread, so that it spends a hundredth
-/// of its time at most on such: one entry may delete a million keys, and the store may wait for its
-/// merges.
+/// A caller does the job that it was asked to do, which is quick, and no other that comes meanwhile.
+/// If it took long all the same, the store waits for its merges or its disk.
 pub(super) const PACE: Pace = Pace {
-    few_items: 2,
+    few_items: 1,
     turns_max: 1,
+    items_max: 1,
     busy: Duration::from_millis(20),
     slow_turn: Duration::from_millis(5),
     slow_times: 100,
@@ -77,36 +77,42 @@ pub(super) struct ApplyWorker {
 }
 
 impl ApplyWorker {
-    /// Applies all that there is.
+    /// Applies all that it takes in at once.
     fn apply(&mut self, jobs: &mut dyn Iterator<Item = Apply>) -> Result<(), StoreError> {
-        loop {
-            let start = Instant::now();
-            let queued = (&mut *jobs).map(
-                |Apply {
-                     job,
-                     callers,
-                     since,
-                 }| {
-                    self.waiting.add(&job, since);
-                    self.callers.add(callers);
-                    job
-                },
-            );
-            let Some(done) = self.applier.work(queued, clock::now)? else {
-                return Ok(());
-            };
-            // Before anybody is answered: who then asks again is told of no earlier revision.
-            self.tell_revision();
-            self.callers.answer(done.answers, start, &self.syncs);
-            let applied = done.range;
-            for waited in self.waiting.begun(applied.index, start) {
-                self.metrics.apply_wait.record(waited);
-            }
-            self.metrics.apply.record(start.elapsed());
-            let entries = applied.entries as u64;
-            self.metrics.applied_entries.increment(entries);
-            self.report(applied);
+        let mut start = Instant::now();
+        let jobs = jobs.map(
+            |Apply {
+                 job,
+                 callers,
+                 since,
+             }| {
+                self.waiting.add(&job, since);
+                self.callers.add(callers);
+                job
+            },
+        );
+        let mut done = self.applier.work(jobs, clock::now)?;
+        while let Some(step) = done {
+            self.tell(step, start);
+            start = Instant::now();
+            done = self.applier.work([], clock::now)?;
         }
+        Ok(())
+    }
+
+    /// Answers and reports a step that began at `start`.
+    fn tell(&mut self, done: Done, start: Instant) {
+        // Before anybody is answered: who then asks again is told of no earlier revision.
+        self.tell_revision();
+        self.callers.answer(done.answers, start, &self.syncs);
+        let applied = done.range;
+        for waited in self.waiting.begun(applied.index, start) {
+            self.metrics.apply_wait.record(waited);
+        }
+        self.metrics.apply.record(start.elapsed());
+        let entries = applied.entries as u64;
+        self.metrics.applied_entries.increment(entries);
+        self.report(applied);
     }
 
     fn tell_revision(&self) {

@@ -1,11 +1,13 @@
-//! The worker that makes the log durable: one write and one `fdatasync` for all that queued
+//! The thread that makes the log durable: one write and one `fdatasync` for all that queued
 //! meanwhile. [`LogWriter`] decides what is done when.
 
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use dengine_data_dir::PowerGuard;
 use dengine_log::{Filled, Log, LogError, RealDisk};
+use dengine_raft::channel::Receiver;
 use dengine_raft::replica::{LogStep, LogWriter, SyncRule};
 use dengine_raft::{AppendId, Input, LogJob};
 use tokio::sync::watch;
@@ -13,28 +15,17 @@ use tokio::sync::watch;
 use super::clock;
 use super::inbox::{Inbox, ToReplica};
 use super::log_filler::LogFiller;
-use super::metrics::{self, TurnMetrics};
+use super::metrics::TurnMetrics;
+use super::own_turns::{Takes, take_turns_in_this_thread};
 use super::space::Space;
 use super::syncs::Syncs;
-use super::worker::{Next, Pace, Work};
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, StartError};
 
 /// Nobody wakes it when space becomes low.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// A caller that finds others at work, or a slow disk, leaves it to the thread for longer than the
-/// replica's turns: it has waited for that disk itself, and so has all that peers sent meanwhile.
-pub(super) const PACE: Pace = Pace {
-    few_items: 2,
-    turns_max: 1,
-    busy: Duration::from_millis(20),
-    slow_turn: Duration::from_millis(10),
-    slow_times: 100,
-    by_callers: metrics::LOG_TURNS_BY_CALLERS_TOTAL,
-};
-
-pub(super) struct LogWorker {
+pub(super) struct LogThread {
     log: Log<RealDisk>,
     writer: LogWriter,
     filler: LogFiller,
@@ -51,7 +42,7 @@ pub(super) struct LogWorker {
     metrics: TurnMetrics,
 }
 
-impl LogWorker {
+impl LogThread {
     pub(super) fn new(
         log: Log<RealDisk>,
         replica: Inbox,
@@ -76,14 +67,18 @@ impl LogWorker {
         })
     }
 
-    /// A failure is reported once and ends the worker: after a failed sync nothing can be known
-    /// about what is on the disk.
-    fn fail(&self, error: LogError) {
-        self.remember_loss();
-        let fatal = Fatal::Log(Arc::new(error));
-        // Not only to the replica, which is gone before the last sync when the member stops.
-        self.fatal.send_replace(Some(fatal.clone()));
-        let _ = self.replica.send(ToReplica::Failed(fatal));
+    /// Works until the replica thread lets go of the queue. A failure is reported once and ends the
+    /// thread: after a failed sync nothing can be known about what is on the disk.
+    pub(super) fn run(mut self, jobs: &Receiver<LogJob>) {
+        // What is on disk is acknowledged by this thread, while little is under way.
+        take_turns_in_this_thread(Takes::Replica);
+        if let Err(error) = self.work(jobs) {
+            self.remember_loss();
+            let fatal = Fatal::Log(Arc::new(error));
+            // Not only to the replica, which is gone before the last sync when the member stops.
+            self.fatal.send_replace(Some(fatal.clone()));
+            let _ = self.replica.send(ToReplica::Failed(fatal));
+        }
     }
 
     fn remember_loss(&self) {
@@ -95,8 +90,7 @@ impl LogWorker {
         }
     }
 
-    /// Does what there is to do. Then says for how long it waits at most.
-    fn write(&mut self) -> Result<Option<Duration>, LogError> {
+    fn work(&mut self, jobs: &Receiver<LogJob>) -> Result<(), LogError> {
         loop {
             self.take_back(self.filler.filled())?;
             self.writer.save_space(self.space.is_low());
@@ -107,7 +101,9 @@ impl LogWorker {
                 LogStep::AwaitPiece => self.take_back(self.filler.wait())?,
                 LogStep::Wait { longest, full } => {
                     self.tell_full(full.as_ref());
-                    return Ok(longest);
+                    if !self.take_jobs(jobs, longest) {
+                        return self.log.sync();
+                    }
                 }
             }
         }
@@ -149,29 +145,18 @@ impl LogWorker {
         }
         let _ = self.replica.send(Input::LogFull);
     }
-}
 
-impl Work<LogJob> for LogWorker {
-    fn work(&mut self, jobs: &mut dyn Iterator<Item = LogJob>) -> Next {
-        jobs.for_each(|job| self.writer.add(job));
-        match self.write() {
-            Ok(longest) => Next::Wait {
-                until: Instant::now().checked_add(longest.unwrap_or(LONGEST_WAIT)),
-                deep: false,
-            },
-            Err(error) => {
-                self.fail(error);
-                Next::End
-            }
+    /// Takes what queued, or waits for it, so long at most. Says whether more may come: a member
+    /// that stops has promised nothing of what could not be written, but what came before it.
+    fn take_jobs(&mut self, jobs: &Receiver<LogJob>, longest: Option<Duration>) -> bool {
+        let first = jobs.recv_timeout(longest.unwrap_or(LONGEST_WAIT));
+        if matches!(first, Err(RecvTimeoutError::Disconnected)) {
+            return false;
         }
-    }
-
-    /// A member that stops has promised nothing of what could not be written, but what came before
-    /// it.
-    fn finish(&mut self) {
-        if let Err(error) = self.log.sync() {
-            self.fail(error);
+        for job in first.into_iter().chain(jobs.try_iter()) {
+            self.writer.add(job);
         }
+        true
     }
 }
 

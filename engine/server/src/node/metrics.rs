@@ -30,11 +30,6 @@ metrics_table! {
     /// While little is under way nearly all of them.
     Counter REPLICA_TURNS_BY_CALLERS_TOTAL = "dengine_replica_turns_by_callers_total";
 
-    /// Turns of the log writer that a caller took in the place of its thread
-    ///
-    /// While writes come one by one, and the disk is fast.
-    Counter LOG_TURNS_BY_CALLERS_TOTAL = "dengine_log_turns_by_callers_total";
-
     /// Turns of the applier that a caller took in the place of its thread
     ///
     /// While writes come one by one, and none takes long.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dengine_data_dir::{HistoryGuard, Identity};
-use dengine_kv::Reader;
+use dengine_kv::{Command, Reader, Request};
 use dengine_log::{LogReader, RealDisk};
 use dengine_raft::channel::Sender;
 use dengine_raft::consensus::{ReplicaState, Role as RaftRole};
 use dengine_raft::replica::{Counts, Replica, Role};
 use dengine_raft::{ApplyJob, Divergence, HandOver, Input, LogJob, Output, Token};
-use dengine_types::Entry;
+use dengine_types::{Entry, EntryKind};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::applier::Apply;
@@ -22,7 +22,6 @@ use super::flusher::FlushRequests;
 use super::inbox::ToReplica;
 use super::install::Install;
 use super::metrics::{self, TurnMetrics};
-use super::own_turns::After;
 use super::snapshots::Snapshots;
 use super::space::Space;
 use super::stages::Stages;
@@ -38,14 +37,15 @@ use crate::transport::Peers;
 /// Inputs taken in before the replica is asked what follows. Bounds how long an answer waits for
 /// the inputs behind it.
 const INPUTS_PER_TURN_MAX: usize = 4096;
-/// More entries than this, or larger ones, are for the threads of the log and the applier.
-const FEW_ENTRIES: usize = 8;
-const FEW_BYTES: usize = 64 << 10;
+/// More entries than this, or larger ones, are for the applier's thread.
+const QUICK_ENTRIES: usize = 8;
+const QUICK_BYTES: usize = 64 << 10;
 
 /// When whoever has something for the replica takes its turn.
 pub(super) const PACE: Pace = Pace {
     few_items: 8,
     turns_max: 4,
+    items_max: usize::MAX,
     busy: Duration::from_millis(5),
     // No caller should wait, so this one did for something.
     slow_turn: Duration::from_millis(10),
@@ -55,41 +55,32 @@ pub(super) const PACE: Pace = Pace {
 
 /// The queues of those who do what the replica says.
 pub(super) struct Jobs {
-    pub(super) log: Worker<LogJob>,
+    pub(super) log: Sender<LogJob>,
     pub(super) apply: Worker<Apply>,
     pub(super) flush: FlushRequests,
 }
 
-impl Jobs {
-    // If the log writer or the applier is gone it has reported why, and that ends the replica.
-
-    fn log(&self, job: LogJob) {
-        let little = match &job {
-            LogJob::Append { entries, .. } => are_few(entries),
-            LogJob::TruncatePrefix(_) => false,
-        };
-        let _ = match little {
-            true => self.log.send_within_turn(job, After::Durable),
-            false => self.log.queue().send(job),
-        };
-    }
-
-    fn apply(&self, job: Apply) {
-        let after = match job.callers.is_empty() {
-            true => After::Rest,
-            false => After::Answers,
-        };
-        let _ = match are_few(&job.job.entries) {
-            true => self.apply.send_within_turn(job, after),
-            false => self.apply.queue().send(job),
-        };
-    }
+/// Whether whoever takes a turn of the replica may apply them besides: little, and none that visits
+/// more keys than it names, for these may be a hundred thousand.
+fn is_quick(entries: &[Entry]) -> bool {
+    let bytes: usize = entries.iter().map(|entry| entry.data.len()).sum();
+    entries.len() <= QUICK_ENTRIES && bytes <= QUICK_BYTES && entries.iter().all(names_its_keys)
 }
 
-/// So little that who takes a turn may see to it besides.
-fn are_few(entries: &[Entry]) -> bool {
-    let bytes = |entries: &[Entry]| entries.iter().map(|entry| entry.data.len()).sum::<usize>();
-    entries.len() <= FEW_ENTRIES && bytes(entries) <= FEW_BYTES
+fn names_its_keys(entry: &Entry) -> bool {
+    if entry.kind != EntryKind::Command {
+        return false;
+    }
+    let Ok(Ok(logged)) = Request::decode(entry.data.clone()) else {
+        return false;
+    };
+    let command = logged.request.command;
+    match &command {
+        Command::Put(_) | Command::CompareAndSwap { .. } => true,
+        Command::Delete { .. } | Command::Batch(_) => !command.visits_ranges(),
+        // Those of sessions, leases and the keeper.
+        _ => false,
+    }
 }
 
 /// What tells how much space is taken, and how much there is.
@@ -266,7 +257,9 @@ impl ReplicaWorker {
 
     fn carry_out(&mut self, output: Output) -> ControlFlow<()> {
         match output {
-            Output::Log(job) => self.jobs.log(job),
+            // If the log writer or the applier is gone it has reported why, and that ends this
+            // worker.
+            Output::Log(job) => drop(self.jobs.log.send(job)),
             Output::Apply(job) => {
                 let callers = self.callers.of(&job);
                 let since = Instant::now();
@@ -276,7 +269,8 @@ impl ReplicaWorker {
                     callers,
                     since,
                 };
-                self.jobs.apply(job);
+                let is_quick = |job: &Apply| is_quick(&job.job.entries);
+                drop(self.jobs.apply.send_within_turn(job, is_quick));
             }
             Output::Send(messages) => self.peers.send(messages),
             Output::MayRead { tokens, .. } => self.callers.may_read(&tokens),

@@ -22,11 +22,10 @@ use super::flusher::{self, FlushRequests, FlushTrigger};
 use super::inbox::{Inbox, ToReplica};
 use super::install::Install;
 use super::keeper::KeeperThread;
-use super::log_writer::{self, LogWorker};
+use super::log_writer::LogThread;
 use super::metrics::TurnMetrics;
 use super::open::{open_both, restore};
 use super::own_entry;
-use super::own_turns::{Takes, take_turns_in_this_thread};
 use super::reclaimer::Reclaimer;
 use super::replica::{self, Jobs, ReplicaWorker, Sizes};
 use super::running::{Admission, FromPeers, OwnState, Running};
@@ -43,7 +42,6 @@ use crate::telemetry::lines::Lines;
 use crate::transport::{Incoming, Introduced, Peers};
 
 const REPLICA_THREAD: &str = "dengine-replica";
-const LOG_THREAD: &str = "dengine-log";
 const APPLY_THREAD: &str = "dengine-apply";
 
 /// What a member needs to start.
@@ -131,7 +129,7 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     let parts = Parts::new(start, runtime, &machine, inbox, members);
     let running = parts.running(&replica, store);
 
-    let (log_jobs, log_thread) = worker(LOG_THREAD, log_writer::PACE, fatal.clone());
+    let (log_jobs, appends) = channel();
     let (apply_jobs, apply_thread) = worker(APPLY_THREAD, applier::PACE, fatal.clone());
     let (flush, flushes) = FlushRequests::channel();
     let (keeper_lives, keeper_stop) = channel();
@@ -146,7 +144,7 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     let mut replica = parts.replica(replica, log.reader(), jobs, keeper_lives);
     // Before any caller can ask: a member with an identity must never seem to wait for one.
     replica.publish();
-    let log = parts.log_worker(log)?;
+    let log = parts.log_thread(log)?;
     let flusher = machine.flusher();
     let Parts {
         inbox,
@@ -169,11 +167,7 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     };
     let inbox = inbox.queue();
     let mut threads = Threads::new(fatal.clone());
-    threads.spawn(LOG_THREAD, move || {
-        // What is on disk is acknowledged by this thread, while little is under way.
-        take_turns_in_this_thread(Takes::Replica);
-        log_thread.run(log);
-    })?;
+    threads.spawn("dengine-log", move || log.run(&appends))?;
     threads.spawn("dengine-flush", move || {
         flusher::run(&flusher, &flushes, &inbox, &space);
     })?;
@@ -302,8 +296,8 @@ impl<'a> Parts<'a> {
         }
     }
 
-    fn log_worker(&self, log: Log<RealDisk>) -> Result<LogWorker, StartError> {
-        LogWorker::new(
+    fn log_thread(&self, log: Log<RealDisk>) -> Result<LogThread, StartError> {
+        LogThread::new(
             log,
             self.inbox.clone(),
             self.start.signals.fatal.clone(),

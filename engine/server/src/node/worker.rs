@@ -7,11 +7,12 @@
 //! meanwhile. The replica goes over to it with the first turn that found much or took long, and
 //! back once it has been quiet for a moment.
 //!
-//! A turn of the replica waits for nothing. Those of the log writer and the applier may wait for a
-//! disk, and a runtime thread that does takes its timers and sockets with it, for tokio lets no
-//! other thread poll them. So only the peers' thread takes these, after the replica's turn, one for
-//! each, of little, while it has little else to do ([`own_turns`]) and the disk is fast; the first
-//! that others add to meanwhile, or that takes long, is the last for a while ([`Pace`]).
+//! A turn of the replica waits for nothing. One of the applier may wait for a disk, and a runtime
+//! thread that does takes its timers and sockets with it, for tokio lets no other thread poll them.
+//! So only the peers' thread takes these, after the replica's turn, of what is quick, and while it
+//! has little else to do ([`own_turns`]); the first that others add to meanwhile, or that takes
+//! long, is the last for a while ([`Pace`]). The log writer's are its thread's alone: a disk that
+//! hangs in a sync must not keep a member from answering heartbeats.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{RecvTimeoutError, SendError};
@@ -22,8 +23,11 @@ use ::metrics::Counter;
 use dengine_raft::channel::{Loan, Receiver, Rest, Sender, channel};
 use tokio::sync::watch;
 
-use super::own_turns::{self, After};
+use super::own_turns;
 use crate::error::Fatal;
+
+/// However long a turn took, callers try again after this.
+const SLOW_MAX: Duration = Duration::from_secs(5);
 
 /// When a worker's turns are its thread's.
 #[derive(Clone, Copy, Debug)]
@@ -32,11 +36,13 @@ pub(super) struct Pace {
     pub(super) few_items: usize,
     /// Turns that a caller takes before the thread is woken for what has come meanwhile.
     pub(super) turns_max: usize,
+    /// What a caller takes in one turn.
+    pub(super) items_max: usize,
     /// After too much the thread works for so long.
     pub(super) busy: Duration,
     /// A turn that takes longer than this waited for something.
     pub(super) slow_turn: Duration,
-    /// After it the thread works for so many times as long.
+    /// After it the thread works for so many times as long, [`SLOW_MAX`] at most.
     pub(super) slow_times: u32,
     /// The metric that counts callers' turns.
     pub(super) by_callers: &'static str,
@@ -147,21 +153,25 @@ impl<T> Worker<T> {
         Ok(())
     }
 
-    /// Sends something that may have to wait for a disk, from within another worker's turn. If a
-    /// caller takes that one, and has time, it takes this one too once that is over.
+    /// Sends something from within another worker's turn. If a caller takes that one, and has time,
+    /// and it is quick to do, it takes this one too once that is over.
     ///
     /// # Errors
     /// The worker has ended; here it is again.
-    pub(super) fn send_within_turn(&self, item: T, after: After) -> Result<(), SendError<T>>
+    pub(super) fn send_within_turn(
+        &self,
+        item: T,
+        is_quick: impl FnOnce(&T) -> bool,
+    ) -> Result<(), SendError<T>>
     where
         T: 'static,
     {
-        if !own_turns::may_wait_afterwards() {
+        if !own_turns::has_time_afterwards() || !is_quick(&item) {
             return self.queue.send(item);
         }
         if let Some(loan) = self.queue.send_or_borrow(item)? {
             let turns = Arc::clone(&self.turns);
-            own_turns::afterwards(after, move || turns.take(loan));
+            own_turns::afterwards(move || turns.take(loan));
         }
         Ok(())
     }
@@ -221,7 +231,9 @@ impl<W> WorkerShared<W> {
         W: Work<T>,
     {
         let mut state = self.lock();
-        let turn = std::panic::catch_unwind(AssertUnwindSafe(|| state.turn(loan, &self.pace)));
+        let mut items = loan.take(self.pace.items_max);
+        let turn = || state.turn(&mut items, &self.pace);
+        let turn = std::panic::catch_unwind(AssertUnwindSafe(turn));
         self.by_callers.increment(1);
         let next = turn.unwrap_or_else(|_| {
             self.fatal.send_replace(Some(Fatal::Panicked(self.name)));
@@ -245,7 +257,7 @@ impl<W> WorkerState<W> {
         let next = work.work(&mut items.inspect(|_| taken += 1));
         let took = begun.elapsed();
         if took > pace.slow_turn {
-            self.is_busy_for(took * pace.slow_times);
+            self.is_busy_for((took * pace.slow_times).min(SLOW_MAX));
         } else if taken > pace.few_items {
             self.is_busy_for(pace.busy);
         }
@@ -291,8 +303,15 @@ impl<T: Send + 'static, W: Work<T>> WorkerThread<T, W> {
         }
     }
 
+    /// What has failed is not finished.
     fn finish(&self) {
-        if let Some(work) = &mut self.shared.lock().work {
+        let mut state = self.shared.lock();
+        let WorkerState {
+            work, has_ended, ..
+        } = &mut *state;
+        if let Some(work) = work
+            && !*has_ended
+        {
             work.finish();
         }
     }
@@ -335,6 +354,7 @@ mod tests {
     const PACE: Pace = Pace {
         few_items: 8,
         turns_max: 4,
+        items_max: usize::MAX,
         busy: Duration::from_millis(5),
         slow_turn: Duration::from_millis(10),
         slow_times: 5,
@@ -442,13 +462,15 @@ mod tests {
         let (worker, hall) = working();
         hall.by_caller(&worker, 1);
         own_turns::take(|| {
-            worker.send_within_turn(2, After::Durable).unwrap();
+            worker.send_within_turn(2, |_| true).unwrap();
             thread::sleep(PACE.busy);
             assert!(hall.told.try_recv().is_err(), "it is not over");
         });
         assert_eq!(hall.by(2), thread::current().id());
-        worker.send_within_turn(3, After::Durable).unwrap();
-        assert!(hall.by_thread(3), "there was no turn");
+        own_turns::take(|| worker.send_within_turn(3, |_| false).unwrap());
+        assert!(hall.by_thread(3), "it is not quick");
+        worker.send_within_turn(4, |_| true).unwrap();
+        assert!(hall.by_thread(4), "there was no turn");
     }
 
     /// Who is not alone leaves it to the thread, for a while.
@@ -461,10 +483,10 @@ mod tests {
         };
         let (worker, hall) = working_at(pace, true);
         hall.by_caller(&worker, 1);
-        own_turns::take(|| worker.send_within_turn(WITH_OTHER, After::Rest).unwrap());
+        own_turns::take(|| worker.send_within_turn(WITH_OTHER, |_| true).unwrap());
         assert_eq!(hall.by(WITH_OTHER), thread::current().id());
         assert!(hall.by_thread(OTHER));
-        own_turns::take(|| worker.send_within_turn(2, After::Rest).unwrap());
+        own_turns::take(|| worker.send_within_turn(2, |_| true).unwrap());
         assert!(hall.by_thread(2));
     }
 

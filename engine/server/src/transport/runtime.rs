@@ -8,8 +8,8 @@ use crate::node::Takes;
 use crate::single_thread::SingleThread;
 
 /// Ends what runs there when it is dropped. One thread receives, takes the replica's turn for it,
-/// sends what came of that, and sees to log and state while little is under way, so that none of
-/// these waits to be handed over.
+/// sends what came of that, and applies it while little is under way, so that none of these waits
+/// to be handed over.
 pub(crate) struct PeerRuntime(SingleThread);
 
 impl PeerRuntime {

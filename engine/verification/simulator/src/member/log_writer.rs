@@ -59,7 +59,7 @@ impl Process {
 
     pub(super) fn plan_log(&mut self, sim: &mut Surroundings, machine: Machine) {
         if !self.log_jobs.is_empty() && !std::mem::replace(&mut self.log_busy, true) {
-            let delay = sim.begins_after(MILLI / 50);
+            let delay = sim.random.spread(MILLI / 50);
             machine.plan(sim, delay, Actor::LogWrite);
         }
         // The reset is the last thing that the log writer does.
