@@ -23,8 +23,8 @@ use super::worker::{Next, Pace, Work};
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 
-/// A caller does the job that it was asked to do, which is quick, and no other that comes meanwhile.
-/// If it took long all the same, the store waits for its merges or its disk.
+/// A caller does the job that it was asked to do, which is quick, and none that comes meanwhile. If
+/// it took long all the same, the store waits for its merges or its disk.
 pub(super) const PACE: Pace = Pace {
     few_items: 1,
     turns_max: 1,

@@ -2,10 +2,10 @@
 //!
 //! In `dengine` callers do in the place of their threads while little is under way
 //! (`engine/server/src/node/worker.rs`): what follows from a message or a sync follows at once,
-//! before anything else arrives, and so is what is committed applied. In a quarter of the runs it is
-//! always so, in another one for half a second out of each second, and in the others their threads
-//! are woken first. Decided apart from all that a run draws besides, so that the others are what
-//! they would be if there were none.
+//! before anything else arrives, and what is committed is applied at once. In a quarter of the runs
+//! it is always so, in another one for half a second out of each second, and in the others their
+//! threads are woken first. Decided apart from all that a run draws besides, so that the others are
+//! what they would be if there were none.
 
 use super::queue::{Nanos, SECOND};
 
