@@ -28,7 +28,7 @@ impl TurnsBy {
         }
     }
 
-    /// How long it takes until one begins, if its thread takes as long to wake.
+    /// How long it takes until a worker begins, if its thread takes as long to wake.
     pub(super) fn begins_after(self, wakes_in: Nanos, now: Nanos) -> Nanos {
         match self {
             Self::Thread => wakes_in,

@@ -127,7 +127,7 @@ impl Surroundings {
         self.queue.push(self.now + delay, event);
     }
 
-    /// How long it takes until one begins whose thread takes about as long to wake.
+    /// How long it takes until a worker begins whose thread takes about as long to wake.
     pub(super) fn begins_after(&mut self, mean: Nanos) -> Nanos {
         let wakes_in = self.random.spread(mean);
         self.plan.turns_by.begins_after(wakes_in, self.now)
