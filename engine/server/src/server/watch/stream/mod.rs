@@ -1,6 +1,7 @@
 //! The watches of one client: one task that tells them in order, and the stream that the client
 //! reads.
 
+mod outbox;
 mod whole;
 
 use std::collections::BTreeMap;
@@ -15,11 +16,11 @@ use dengine_protocol::v1::CancelCause;
 use dengine_types::Revision;
 use futures::{Stream, StreamExt, stream};
 use metrics::{counter, gauge};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
+use self::outbox::Outbox;
 use super::backlog::{Backlog, Held};
 use super::dialect::{Asked, Create, Dialect, End, LastWords};
 use super::hub::PageError;
@@ -33,8 +34,6 @@ use crate::telemetry::metrics as names;
 
 /// A watch takes one place more for each so many bytes of its keys.
 const KEY_BYTES_OF_A_PLACE: usize = 4 << 10;
-/// Messages that wait for a client to read them.
-const QUEUED_MESSAGES: usize = 2;
 
 /// Tells the watches of one stream.
 pub(super) struct StreamTask<D: Dialect> {
@@ -53,7 +52,7 @@ pub(super) struct StreamTask<D: Dialect> {
     whole_turn: Option<turns::Turn>,
     /// Says that there may be new history.
     changed: watch::Receiver<()>,
-    out: mpsc::Sender<(D::Response, Held)>,
+    outbox: Outbox<D::Response>,
     backlog: Arc<Backlog>,
     /// A client asked how far all of them are.
     progress_wanted: bool,
@@ -114,7 +113,7 @@ impl<D: Dialect> StreamTask<D> {
         backlog: Arc<Backlog>,
         requests: Streaming<D::Request>,
     ) -> impl Stream<Item = Result<D::Response, Status>> + Send + use<D> {
-        let (out, queued) = mpsc::channel(QUEUED_MESSAGES);
+        let (outbox, queued) = Outbox::new();
         let (last, words) = oneshot::channel();
         let task = Self {
             dialect,
@@ -126,7 +125,7 @@ impl<D: Dialect> StreamTask<D> {
             active: BTreeMap::new(),
             aside: BTreeMap::new(),
             whole_turn: None,
-            out,
+            outbox,
             backlog,
             progress_wanted: false,
             cut_off_since: None,
@@ -136,9 +135,9 @@ impl<D: Dialect> StreamTask<D> {
             let _ = last.send(task.run(requests).await);
         });
         let last_words = stream::once(async move { words.await.unwrap_or_default() });
-        ReceiverStream::new(queued)
-            // From here on it counts as a part of the body.
-            .map(|(message, _held)| Ok(message))
+        // From here on they count as parts of the body.
+        outbox::each(queued)
+            .map(Ok)
             .chain(last_words.flat_map(stream::iter))
             // As long as messages may wait for the client, they count, told or not.
             .inspect(move |_| {
@@ -196,7 +195,7 @@ impl<D: Dialect> StreamTask<D> {
             Turn::Stop => Err(End::Stopping),
         }?;
         self.take_back();
-        Ok(())
+        self.hand_over().await
     }
 
     async fn request(&mut self, request: D::Request) -> Result<(), End> {
@@ -329,6 +328,7 @@ impl<D: Dialect> StreamTask<D> {
             if self.shared.stop.is_cancelled() {
                 return Err(End::Stopping);
             }
+            self.hand_over().await?;
             poll_fn(|context| give_way(context)).await;
         }
     }
@@ -478,28 +478,33 @@ impl<D: Dialect> StreamTask<D> {
         }
         let header = self.shared.headers.now();
         let progress = self.dialect.progress(&[], header, newest);
-        self.send(progress).await
+        self.send(progress).await?;
+        self.hand_over().await
     }
 
-    /// Queues a message, as soon as there is room, which depends on the client alone, and on a slow
-    /// link takes longer.
-    async fn send(&self, message: D::Response) -> Result<(), End> {
-        let patience = self.shared.limits.stream_stall_timeout();
-        let held = self.backlog.unread(D::memory_bytes(&message));
-        tokio::select! {
-            biased;
-            sent = self.out.send((message, held)) => sent.map_err(|_| End::Gone),
-            () = self.backlog.given_up() => Err(End::InTheWay),
-            () = self.backlog.overdue(patience) => Err(End::TooSlow(patience)),
+    /// Sends a message, at the latest once this turn is over.
+    async fn send(&mut self, message: D::Response) -> Result<(), End> {
+        let bytes = D::memory_bytes(&message);
+        match self.outbox.put(message, bytes) {
+            true => self.hand_over().await,
+            false => Ok(()),
         }
     }
 
-    fn last_words(&self, end: &End) -> LastWords<D> {
+    /// Does not leave what is sent waiting: something that takes time is next.
+    async fn hand_over(&mut self) -> Result<(), End> {
+        let patience = self.shared.limits.stream_stall_timeout();
+        self.outbox.hand_over(&self.backlog, patience).await
+    }
+
+    fn last_words(mut self, end: &End) -> LastWords<D> {
         if matches!(end, End::TooSlow(_) | End::InTheWay) {
             counter!(names::WATCH_STREAMS_SHED_TOTAL).increment(1);
         }
         let header = self.shared.headers.now();
-        self.dialect.last_words(end, header, &self.watches)
+        let mut words: LastWords<D> = self.outbox.left().into_iter().map(Ok).collect();
+        words.extend(self.dialect.last_words(end, header, &self.watches));
+        words
     }
 }
 

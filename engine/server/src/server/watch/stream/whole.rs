@@ -63,6 +63,7 @@ impl<D: Dialect> StreamTask<D> {
             Some(held) => Some(held),
             None => {
                 if self.whole_turn.is_none() {
+                    self.hand_over().await?;
                     self.whole_turn = Some(self.turn_for_whole().await?);
                 }
                 self.backlog.part_of_revision(bytes, Bound::OfStream)
@@ -146,25 +147,22 @@ mod tests {
     use dengine_protocol::v1::WatchResponse;
     use dengine_types::Revision;
     use tokio::runtime::Handle;
-    use tokio::sync::mpsc;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::connections::{Connection, Source};
     use crate::node::testing;
-    use crate::server::watch::backlog::Held;
     use crate::server::watch::dialect::Create;
     use crate::server::watch::native::Native;
+    use crate::server::watch::stream::outbox::{Outbox, Queue};
     use crate::server::watch::{OPEN_BYTES, WatchService, WatchShared};
-
-    type Queued = mpsc::Receiver<(WatchResponse, Held)>;
 
     async fn with_watches(
         shared: &Arc<WatchShared>,
         ids: [u64; 2],
-    ) -> (StreamTask<Native>, Queued) {
+    ) -> (StreamTask<Native>, Queue<WatchResponse>) {
         let source = Arc::new(Source::new([10, 0, 0, 1].into()));
-        let (out, queued) = mpsc::channel(16);
+        let (outbox, queued) = Outbox::new();
         let mut task = StreamTask {
             dialect: Native,
             shared: Arc::clone(shared),
@@ -175,7 +173,7 @@ mod tests {
             aside: BTreeMap::new(),
             whole_turn: None,
             changed: shared.hub.subscribe(),
-            out,
+            outbox,
             backlog: shared.backlogs.begin(&Arc::new(Connection::of(source))),
             progress_wanted: false,
             cut_off_since: None,
@@ -229,9 +227,9 @@ mod tests {
         assert!(task.has_parts(1) && !task.has_parts(2) && !task.watches.contains(2));
         // What it gets of the same page is of no use any more.
         assert!(task.send_whole(2, part(false), Rest::MayWait).await.is_ok());
-        assert_eq!(queued.len(), 2, "both began");
+        assert_eq!(task.outbox.left().len(), 2, "both began");
         assert!(task.send_whole(1, part(false), Rest::MayWait).await.is_ok());
-        assert_eq!(queued.len(), 3);
+        assert_eq!(task.outbox.left().len(), 1);
         task.take_back();
         assert_eq!(task.watches.next(2), Some(Revision(1)));
         drop((task, queued));
