@@ -5,7 +5,6 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dengine_local_kubernetes::images::Archive;
 use dengine_local_kubernetes::programs::KubernetesVersion;
 use dengine_local_kubernetes::settings::{self, Settings};
@@ -13,6 +12,8 @@ use dengine_local_kubernetes::up::{self, Local};
 use dengine_local_kubernetes::{programs, shell};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+
+use crate::versions;
 
 /// Set to `1`, everything happens on the cluster of the current context.
 pub const USE_CURRENT_CONTEXT: &str = "E2E_USE_CURRENT_CONTEXT";
@@ -56,13 +57,13 @@ impl Store {
 /// How the local Kubernetes is started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
 pub struct LocalArgs {
-    /// What its API server keeps its objects in: etcd, or three members of DEngine. One that is up
-    /// must be as it is wanted here; if nothing is said, whatever is up will do, and otherwise it
-    /// is the newest on etcd.
+    /// What its API server keeps its objects in: etcd, three members of it, or three of DEngine.
+    /// One that is up must be as it is wanted here; if nothing is said, whatever is up will do, and
+    /// otherwise it is the newest on etcd.
     #[arg(long)]
     store: Option<Store>,
     /// Which Kubernetes
-    #[arg(long, value_parser = kubernetes_versions())]
+    #[arg(long, value_parser = versions::kubernetes())]
     kubernetes_version: Option<KubernetesVersion>,
 }
 
@@ -78,16 +79,6 @@ impl LocalArgs {
             ..Settings::default()
         }))
     }
-}
-
-/// The versions that can be built.
-fn kubernetes_versions() -> impl TypedValueParser<Value = KubernetesVersion> {
-    let numbers = KubernetesVersion::ALL.map(KubernetesVersion::number);
-    PossibleValuesParser::new(numbers).map(|number| {
-        let mut all = KubernetesVersion::ALL.into_iter();
-        let named = all.find(|version| version.number() == number);
-        named.expect("only these numbers are possible")
-    })
 }
 
 /// A Kubernetes to work on.

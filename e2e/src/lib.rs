@@ -10,3 +10,4 @@ pub mod kwok;
 pub mod made;
 pub mod observe;
 pub mod product;
+pub mod versions;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use dengine_e2e::cluster::{self, LocalArgs};
-use dengine_e2e::{bench, demo, kwok, product};
+use dengine_e2e::{bench, demo, kwok, product, versions};
 use dengine_local_kubernetes::layout::Layout;
 use dengine_local_kubernetes::programs::{self, EtcdVersion};
 use dengine_local_kubernetes::{down, node, provisioner};
@@ -42,7 +42,7 @@ enum Command {
         #[arg(
             long,
             default_value = EtcdVersion::V3_6.number(),
-            value_parser = bench::etcd_versions()
+            value_parser = versions::etcd()
         )]
         etcd_version: EtcdVersion,
     },

@@ -21,8 +21,8 @@ use dengine_local_kubernetes::progress::ProgressStep;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
+pub use self::options::Options;
 use self::options::{Durability, Scenario, System};
-pub use self::options::{Options, etcd_versions};
 pub(crate) use self::servers::held;
 use self::servers::{Dengine, Servers};
 

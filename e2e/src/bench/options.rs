@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser as _, ValueEnum};
 use dengine_bench::cli::{Cli, Task};
 use dengine_bench_model::profiles::PROFILES;
 use dengine_local_kubernetes::programs::EtcdVersion;
+
+use crate::versions;
 
 /// Flags of the tool that are about a target, which the embedded load does not have.
 const OF_A_TARGET: [&str; 6] = [
@@ -55,7 +57,7 @@ pub struct Options {
     #[arg(long, value_enum, value_delimiter = ',')]
     system: Vec<System>,
     /// The etcd to measure
-    #[arg(long, default_value = EtcdVersion::ALL[0].number(), value_parser = etcd_versions())]
+    #[arg(long, default_value = EtcdVersion::ALL[0].number(), value_parser = versions::etcd())]
     pub(super) etcd_version: EtcdVersion,
     /// When DEngine acknowledges a write; etcd syncs every write, whatever this says
     #[arg(long, value_enum, default_value_t = Durability::Fsync)]
@@ -90,16 +92,6 @@ pub struct Options {
     /// Further flags of the tool, such as --bench-arg=--target-leader
     #[arg(long, allow_hyphen_values = true)]
     bench_arg: Vec<String>,
-}
-
-/// The versions that can be built.
-pub fn etcd_versions() -> impl TypedValueParser<Value = EtcdVersion> {
-    let numbers = EtcdVersion::ALL.map(EtcdVersion::number);
-    PossibleValuesParser::new(numbers).map(|number| {
-        let mut all = EtcdVersion::ALL.into_iter();
-        let named = all.find(|version| version.number() == number);
-        named.expect("only these numbers are possible")
-    })
 }
 
 fn profile_names() -> PossibleValuesParser {
