@@ -215,7 +215,7 @@ impl<T: Send + 'static, W: Work<T>> Turns<T> for WorkerShared<W> {
             }
         }
         // More comes than a caller should do: its thread sees to the rest.
-        self.lock().is_busy_for(self.pace.busy);
+        self.lock().stay_busy_for(self.pace.busy);
         drop(loan);
     }
 }
@@ -257,15 +257,15 @@ impl<W> WorkerState<W> {
         let next = work.work(&mut items.inspect(|_| taken += 1));
         let took = begun.elapsed();
         if took > pace.slow_turn {
-            self.is_busy_for((took * pace.slow_times).min(SLOW_MAX));
+            self.stay_busy_for((took * pace.slow_times).min(SLOW_MAX));
         } else if taken > pace.few_items {
-            self.is_busy_for(pace.busy);
+            self.stay_busy_for(pace.busy);
         }
         next
     }
 
     /// For so long at least its thread works.
-    fn is_busy_for(&mut self, time: Duration) {
+    fn stay_busy_for(&mut self, time: Duration) {
         self.busy_until = self.busy_until.max(Instant::now() + time);
     }
 
@@ -333,6 +333,7 @@ mod tests {
     use std::thread::{self, JoinHandle, ThreadId};
 
     use super::super::own_turns::Takes;
+    use super::super::replica;
     use super::*;
 
     const LONG: Duration = Duration::from_secs(60);
@@ -352,13 +353,8 @@ mod tests {
     const FINISHED: u8 = 105;
 
     const PACE: Pace = Pace {
-        few_items: 8,
-        turns_max: 4,
-        items_max: usize::MAX,
-        busy: Duration::from_millis(5),
-        slow_turn: Duration::from_millis(10),
-        slow_times: 5,
         by_callers: "turns_of_a_test",
+        ..replica::PACE
     };
 
     impl Work<u8> for Notes {
