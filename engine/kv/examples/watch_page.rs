@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use dengine_kv::watch::{KeepLimits, Page, Part, Ring, Wanted, WatchSet, WatchSpec, Work};
+use dengine_kv::watch::{
+    KeepLimits, Page, Part, Ring, StreamId, Wanted, WatchSet, WatchSpec, Work,
+};
 use dengine_kv::{Changes, Event, EventKind, KeyRange, KeyValue, Stamp};
 use dengine_types::{LeaseId, Revision};
 
@@ -63,7 +65,7 @@ fn measure(keys: fn(u64) -> KeyRange, watches: u64) -> (Duration, Duration) {
     };
     let specs: Vec<_> = (0..watches).map(spec).collect();
     let page = Arc::new(page());
-    let (mut set, mut wanted) = (WatchSet::new(1 << 20), Wanted::default());
+    let (mut set, mut wanted) = (WatchSet::new(StreamId(1), 1 << 20), Wanted::default());
     for (id, spec) in (0..).zip(&specs) {
         set.insert(id, spec.clone(), Revision(2), &mut wanted);
     }

@@ -197,6 +197,8 @@ pub enum Bug {
     CachedPastRevision,
     /// A page is marked with the watches that want it after it was read, not before.
     MarkedAfterRead,
+    /// A page wakes the streams whose events it has, though it lacks those of watches that are newer.
+    WokenByEventsAlone,
     /// The task of a link registers its waker after it has looked for messages.
     LinkWakerLeftAfterLook,
     /// The task of a link checks whether it is closed before it takes what was queued.

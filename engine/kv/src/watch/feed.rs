@@ -7,7 +7,7 @@ use dengine_planted::planted;
 use dengine_types::Revision;
 use dengine_types::sync::{Mutex, MutexGuard};
 
-use super::{KeepLimits, Page, Part, Ring, Wanted, WatchSet, Work};
+use super::{KeepLimits, Page, Part, Ring, Wanted, WatchSet, Woken, Work};
 use crate::{Changes, Stamp, Want};
 
 /// The [`Ring`] of a member, and the interest of all of its watches.
@@ -70,24 +70,28 @@ impl Feed {
         lock(&self.ring).wants(newest)
     }
 
-    /// Adds what was read from the place that [`Follow::Read`] names, and notifies the streams.
-    pub fn push(&self, page: Page, notify: impl FnOnce()) {
-        self.change(|ring| ring.push(Arc::new(page)), notify);
+    /// Adds what was read from the place that [`Follow::Read`] names, and notifies the streams that
+    /// may want something of it; now and then all of them.
+    pub fn push(&self, page: Page, notify: impl FnOnce(Woken)) {
+        let page = Arc::new(page);
+        if planted!(NotifiedBeforeRing) {
+            notify(Woken::All);
+            lock(&self.ring).push(page);
+            return;
+        }
+        let is_time_for_all = lock(&self.ring).push(Arc::clone(&page));
+        let woken = match is_time_for_all {
+            true => Woken::All,
+            false => self.wanted().woken(&page),
+        };
+        notify(woken);
     }
 
     /// History up to `newest` was not read: watches that need it read it from the past. Notifies
     /// the streams, of which one may have found the ring where it was.
-    pub fn gap(&self, newest: Revision, notify: impl FnOnce()) {
-        self.change(|ring| ring.gap(newest), notify);
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Ring), notify: impl FnOnce()) {
-        if planted!(NotifiedBeforeRing) {
-            notify();
-            return change(&mut lock(&self.ring));
-        }
-        change(&mut lock(&self.ring));
-        notify();
+    pub fn gap(&self, newest: Revision, notify: impl FnOnce(Woken)) {
+        lock(&self.ring).gap(newest);
+        notify(Woken::All);
     }
 
     /// What the hub's task is to do next, if the member has come to `newest` and streams listen to
@@ -98,7 +102,7 @@ impl Feed {
         follower: &mut Follower,
         newest: Revision,
         is_listened_to: bool,
-        notify: impl FnOnce(),
+        notify: impl FnOnce(Woken),
     ) -> Follow {
         match (follower.sleeps, is_listened_to) {
             (true, false) => Follow::AwaitStream,

@@ -3,7 +3,8 @@
 //! History is read in [`Page`]s that are bounded in bytes, so that a revision of any size takes no
 //! more memory than a small one: a page may begin and end inside a revision. Pages are shared: new
 //! ones go once through a [`Ring`] to all watches of a member, and watches that are behind find
-//! recently read ones in a [`PageCache`]. [`Wanted`] knows which keys pages need to include.
+//! recently read ones in a [`PageCache`]. [`Wanted`] knows which keys pages need to include, and
+//! which streams want something of one.
 //! [`Feed`] shares ring and interest between the threads of a member.
 //!
 //! [`WatchSet`] has the watches of one stream. However history is cut into pages, a watch gets each
@@ -33,7 +34,7 @@ pub use feed::{Feed, Follow, Follower};
 pub use index::KeyIndex;
 pub use pages::{InRing, KeepLimits, Page, PageCache, Ring};
 pub use set::{Addressed, Delivery, SHARED_BY_MAX, Slice, WatchSet, Work};
-pub use wanted::{Mark, Part, Wanted};
+pub use wanted::{Mark, Part, StreamId, Wanted, Woken};
 
 /// The request for a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -100,7 +100,19 @@ pub struct Ring {
     held: Pages,
     /// The first place after its pages, which are without a gap up to there.
     next: Stamp,
+    /// What was added since all streams were to be woken.
+    added: Added,
 }
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Added {
+    pages: usize,
+    bytes: usize,
+}
+
+/// Streams that want nothing of what is new are woken when this part of a ring is: well before it
+/// drops what they have not passed.
+const ALL_WOKEN_EVERY: usize = 4;
 
 /// The result of looking a place up in a [`Ring`].
 #[derive(Clone, Debug)]
@@ -120,6 +132,7 @@ impl Ring {
         Self {
             held: Pages::new(limits),
             next: Stamp::end_of(now),
+            added: Added::default(),
         }
     }
 
@@ -129,12 +142,22 @@ impl Ring {
         (self.next.revision <= newest).then_some(self.next)
     }
 
-    /// Adds what was read from the place that [`Ring::wants`] returned.
-    pub fn push(&mut self, page: Arc<Page>) {
+    /// Adds what was read from the place that [`Ring::wants`] returned. Returns whether it is time
+    /// to wake streams that want nothing of it, so that they pass it before it is dropped.
+    pub fn push(&mut self, page: Arc<Page>) -> bool {
         if page.from == self.next && page.next > self.next {
             self.next = page.next;
+            self.added.pages += 1;
+            self.added.bytes += page.bytes;
             self.held.push(page);
         }
+        let KeepLimits { bytes, pages } = self.held.limits;
+        let is_time = self.added.pages > pages / ALL_WOKEN_EVERY
+            || self.added.bytes > bytes / ALL_WOKEN_EVERY;
+        if is_time {
+            self.added = Added::default();
+        }
+        is_time
     }
 
     /// History up to `newest` could not be read, or is not needed. Watches that need it read from

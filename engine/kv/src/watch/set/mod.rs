@@ -18,7 +18,8 @@ use dengine_planted::planted;
 use dengine_types::Revision;
 
 use super::messages::size_bytes;
-use super::{InRing, KeyIndex, Mark, Page, Part, Reached, Ring, Wanted, WatchSpec};
+use super::wanted::SOON_SEEN;
+use super::{InRing, KeyIndex, Mark, Page, Part, Reached, Ring, StreamId, Wanted, WatchSpec};
 use crate::{ChangesQuery, Event, PageLimits, Stamp};
 
 /// The place of a watch.
@@ -60,6 +61,7 @@ pub enum Work {
 
 #[derive(Debug)]
 pub struct WatchSet {
+    stream: StreamId,
     watches: BTreeMap<u64, Watch>,
     index: KeyIndex<u64>,
     /// The place of the synced watches, if there are any.
@@ -79,11 +81,12 @@ pub struct WatchSet {
 }
 
 impl WatchSet {
-    /// An empty set. `open_bytes_max` limits the events of incomplete revisions of all watches
-    /// together.
+    /// An empty set of a stream, of which no other is of the same member. `open_bytes_max` limits
+    /// the events of incomplete revisions of all watches together.
     #[must_use]
-    pub fn new(open_bytes_max: usize) -> Self {
+    pub fn new(stream: StreamId, open_bytes_max: usize) -> Self {
         Self {
+            stream,
             watches: BTreeMap::new(),
             index: KeyIndex::default(),
             present: Stamp::start_of(Revision(0)),
@@ -101,7 +104,7 @@ impl WatchSet {
 
     /// Adds a watch from the revision `first` on. The id must be unused.
     pub fn insert(&mut self, id: u64, spec: WatchSpec, first: Revision, wanted: &mut Wanted) {
-        let present = wanted.add(Part::Present, &spec);
+        let present = wanted.add(self.stream, Part::Present, &spec);
         self.present_mark = self.present_mark.max(present);
         self.index.insert(&spec.keys, id);
         let next = Stamp::start_of(first);
@@ -126,15 +129,16 @@ impl WatchSet {
         self.leave_place(id);
         let watch = self.watches.remove(&id)?;
         self.index.remove(&watch.spec.keys, id);
-        wanted.remove(Part::Present, &watch.spec);
+        wanted.remove(self.stream, Part::Present, &watch.spec);
         if watch.past.is_some() {
-            wanted.remove(Part::Past, &watch.spec);
+            wanted.remove(self.stream, Part::Past, &watch.spec);
         }
         Some(resume)
     }
 
     /// Removes all watches, which must be done before the set is dropped.
     pub fn clear(&mut self, wanted: &mut Wanted) {
+        wanted.set_of_all(self.stream, false);
         while let Some((&id, _)) = self.watches.first_key_value() {
             self.remove(id, wanted);
         }
@@ -297,7 +301,7 @@ impl WatchSet {
             watch.place = Place::Synced;
             self.synced += 1;
             if watch.past.take().is_some() {
-                wanted.remove(Part::Past, &watch.spec);
+                wanted.remove(self.stream, Part::Past, &watch.spec);
             }
         }
     }
@@ -330,8 +334,8 @@ impl WatchSet {
         None
     }
 
-    /// Whether a page has nothing for any watch, as far as that is soon seen: most streams are
-    /// woken by most revisions for nothing.
+    /// Whether a page has nothing for any watch, as far as that is soon seen: of most pages a stream
+    /// wants nothing.
     fn is_clearly_without(&self, page: &Page) -> bool {
         let is_for_all = page.mark >= self.present_mark && self.open.is_empty();
         let mut events = page.events.iter();
@@ -391,7 +395,7 @@ impl WatchSet {
         self.behind.insert((at, id));
         let past = *watch
             .past
-            .get_or_insert_with(|| wanted.add(Part::Past, &watch.spec));
+            .get_or_insert_with(|| wanted.add(self.stream, Part::Past, &watch.spec));
         self.past_mark = self.past_mark.max(past);
     }
 
@@ -426,9 +430,6 @@ impl WatchSet {
         self.behind.range(..(place, 0)).map(|(_, id)| *id)
     }
 }
-
-/// Events of a page that are looked at while others wait for the ring.
-const SOON_SEEN: usize = 64;
 
 /// Changes that are examined for one watch at once.
 const ALONE_CHANGES: usize = 4096;

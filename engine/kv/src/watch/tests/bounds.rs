@@ -238,7 +238,7 @@ fn a_watch_that_ends_between_messages_resumes_at_the_undelivered_rest() {
     let mut nexts = Vec::new();
     member.settle();
     for message in member.received[&1].messages.clone() {
-        let mut set = WatchSet::new(0);
+        let mut set = WatchSet::new(STREAM, 0);
         set.insert(
             1,
             spec(everything(), 1),
@@ -319,14 +319,14 @@ fn unwanted_changes_are_not_read() {
         prev_kv: true,
         ..spec(KeyRange::One(Bytes::from_static(b"a")), 1)
     };
-    wanted.add(Part::Present, &with_prev);
+    wanted.add(STREAM, Part::Present, &with_prev);
     let plain = spec(KeyRange::One(Bytes::from_static(b"b")), 1);
-    let mark = wanted.add(Part::Present, &plain);
+    let mark = wanted.add(STREAM, Part::Present, &plain);
     assert_eq!(mark, wanted.mark());
     use crate::Want::{Event, EventWithPrev, Nothing};
     let wants = ["a", "b", "c"].map(|key| wanted.want(Part::Present, key.as_bytes()));
     assert_eq!(wants, [EventWithPrev, Event, Nothing]);
-    wanted.remove(Part::Present, &with_prev);
+    wanted.remove(STREAM, Part::Present, &with_prev);
     assert_eq!(wanted.want(Part::Present, b"a"), Nothing);
     assert_eq!(wanted.want(Part::Past, b"b"), Nothing);
 }

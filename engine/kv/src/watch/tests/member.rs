@@ -22,6 +22,8 @@ pub(super) struct Member {
     pub(super) cache: PageCache,
     pub(super) wanted: Wanted,
     pub(super) set: WatchSet,
+    /// The stream was told that there may be something new.
+    woken: bool,
     pub(super) received: BTreeMap<u64, Received>,
     /// A page that was begun and is not read yet.
     pub(super) begun: Option<Page>,
@@ -40,7 +42,8 @@ impl Member {
             ring: Ring::new(Revision(1), keep),
             cache: PageCache::new(keep),
             wanted: Wanted::default(),
-            set: WatchSet::new(open_bytes),
+            set: WatchSet::new(STREAM, open_bytes),
+            woken: false,
             received: BTreeMap::new(),
             begun: None,
             examined: 0,
@@ -58,6 +61,8 @@ impl Member {
 
     pub(super) fn watch(&mut self, id: u64, spec: WatchSpec, first: u64) {
         self.set.insert(id, spec, Revision(first), &mut self.wanted);
+        // It was about to look for work anyway.
+        self.woken = true;
         self.received.insert(id, Received::default());
     }
 
@@ -112,9 +117,15 @@ impl Member {
 
     /// The hub has read the page.
     pub(super) fn end_page(&mut self) {
-        if let Some(page) = self.begun.take() {
-            self.ring.push(Arc::new(page));
-        }
+        let Some(page) = self.begun.take().map(Arc::new) else {
+            return;
+        };
+        let is_time_for_all = self.ring.push(Arc::clone(&page));
+        self.woken |= is_time_for_all
+            || match self.wanted.woken(&page) {
+                Woken::All => true,
+                Woken::Only(streams) => streams == [STREAM],
+            };
     }
 
     /// The stream does one unit of work; whether there was one.
@@ -124,6 +135,7 @@ impl Member {
         let work = self.set.work(&self.ring, &mut self.wanted);
         assert_eq!(has_work, work.is_some());
         let Some(work) = work else {
+            self.woken = false;
             return false;
         };
         let mut delivery = match work {
@@ -149,6 +161,11 @@ impl Member {
         }
         self.set.finish(delivery, &mut self.wanted);
         true
+    }
+
+    /// The same of a stream that sleeps until it is told of something.
+    pub(super) fn work_if_woken(&mut self) -> bool {
+        self.woken && self.work()
     }
 
     fn read_alone(&mut self, query: &ChangesQuery) -> Changes {
@@ -203,7 +220,8 @@ impl Member {
         for _ in 0..100_000 {
             self.begin_page();
             self.end_page();
-            if !self.work() && self.ring.wants(self.newest).is_none() {
+            if !self.work_if_woken() && self.ring.wants(self.newest).is_none() {
+                assert!(!self.work(), "the stream was not told of it");
                 assert!(self.set.is_delivered(self.newest), "nothing is left to do");
                 return;
             }

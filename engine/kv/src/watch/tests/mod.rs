@@ -4,12 +4,15 @@
 mod bounds;
 mod member;
 mod stories;
+mod woken;
 
 use bytes::Bytes;
 use dengine_types::LeaseId;
 
 use super::*;
 use crate::KeyValue;
+
+const STREAM: StreamId = StreamId(1);
 
 /// An event of about a hundred bytes.
 fn event(revision: u64, sub: u32, key: &str) -> Event {

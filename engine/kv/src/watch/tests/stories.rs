@@ -139,7 +139,7 @@ fn play(steps: Vec<Step>, limits: PageLimits, keep: KeepLimits, open_bytes: usiz
             Step::BeginPage => member.begin_page(),
             Step::EndPage => member.end_page(),
             Step::Work => {
-                member.work();
+                member.work_if_woken();
             }
             Step::Watch(spec, first) => {
                 member.watch(watches.len() as u64, spec.clone(), first);
@@ -180,10 +180,11 @@ proptest! {
         steps in prop::collection::vec(step(), 0..120),
         bytes in 1..1_200_usize,
         changes in 1..20_usize,
-        pages in 1..5_usize,
+        pages in 1..24_usize,
+        room in 4..20_usize,
         open_bytes in 0..2_000_usize,
     ) {
-        let keep = KeepLimits { bytes: 4 * bytes, pages };
+        let keep = KeepLimits { bytes: room * bytes, pages };
         play(steps, PageLimits { bytes, changes }, keep, open_bytes);
     }
 }

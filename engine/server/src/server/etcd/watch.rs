@@ -185,6 +185,8 @@ fn own_id(id: i64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use dengine_kv::watch::StreamId;
+
     use super::*;
 
     fn etcd() -> Etcd {
@@ -192,6 +194,10 @@ mod tests {
             ids: WatchIds::default(),
             requires_leader: false,
         }
+    }
+
+    fn no_watches() -> WatchSet {
+        WatchSet::new(StreamId(1), 0)
     }
 
     fn now() -> Header {
@@ -221,7 +227,7 @@ mod tests {
         });
         let reason = asked.spec.expect_err("the range is empty");
         let ending = Ending::new(CancelCause::Invalid, reason, Revision(0));
-        let refused = etcd().refused(None, now(), ending, &WatchSet::new(0));
+        let refused = etcd().refused(None, now(), ending, &no_watches());
         assert!(refused.created && refused.canceled);
         assert_eq!(refused.watch_id, NO_WATCH);
         assert_eq!(refused.cancel_reason, "mvcc: watcher range is empty");
@@ -256,7 +262,7 @@ mod tests {
             End::Unserved("installing".to_owned()),
         ];
         for end in ends {
-            let mut words = etcd().last_words(&end, now(), &WatchSet::new(0));
+            let mut words = etcd().last_words(&end, now(), &no_watches());
             let status = words.pop().expect("it has last words").unwrap_err();
             assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
             assert!(words.is_empty());

@@ -7,15 +7,17 @@
 //! another's client, nor for its threads, and no watch is ever told anything else for it. All of it
 //! is bounded in bytes.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dengine_kv::watch::{
-    Feed, Follow, Follower, KeepLimits, Mark, Page, PageCache, Part, Wanted, WatchSet, Work,
+    Feed, Follow, Follower, KeepLimits, Mark, Page, PageCache, Part, StreamId, Wanted, WatchSet,
+    Woken, Work,
 };
 use dengine_kv::{Changes, ChangesQuery, PageLimits, ReadError, Stamp};
 use dengine_types::Revision;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::{JoinError, yield_now};
 use tokio_util::sync::CancellationToken;
 
@@ -53,14 +55,42 @@ pub(super) struct Hub {
 
 struct HubShared {
     feed: Feed,
-    /// Says that the ring has something new. Who listens to it has watches, or will have.
-    changed: watch::Sender<()>,
+    /// Who has watches, or will have.
+    listeners: Mutex<Listeners>,
     /// Wakes the task that follows when there is a stream again.
     listened: Notify,
     /// What was read of the past, and turns to read more of it.
     past: Mutex<PageCache>,
     past_turns: Turns,
     alone_turns: Turns,
+}
+
+#[derive(Default)]
+struct Listeners {
+    last: u64,
+    /// What wakes each of them.
+    by_stream: BTreeMap<StreamId, Arc<Notify>>,
+}
+
+/// A stream of watches that is woken, until this is dropped, when there may be new
+/// [`Hub::work`] for it.
+pub(super) struct Listener {
+    stream: StreamId,
+    woken: Arc<Notify>,
+    shared: Arc<HubShared>,
+}
+
+impl Listener {
+    /// Of whom the watches are.
+    pub(super) fn stream(&self) -> StreamId {
+        self.stream
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.shared.listeners().by_stream.remove(&self.stream);
+    }
 }
 
 /// Why history could not be read.
@@ -81,7 +111,7 @@ impl Hub {
         let now = *node.revision_changes().borrow();
         let shared = HubShared {
             feed: Feed::new(now, RING_LIMITS),
-            changed: watch::Sender::new(()),
+            listeners: Mutex::default(),
             listened: Notify::new(),
             past: Mutex::new(PageCache::new(PAST_LIMITS)),
             past_turns: Turns::new(1, Share::HALF),
@@ -102,14 +132,19 @@ impl Hub {
         hub
     }
 
-    /// Says when there may be new [`Hub::work`]. A caller that subscribes first and then reads the
+    /// Begins to listen for new [`Hub::work`]. A caller that listens first and then reads the
     /// member's revision misses nothing.
-    pub(super) fn subscribe(&self) -> watch::Receiver<()> {
+    pub(super) fn listen(&self) -> Listener {
         let shared = &self.shared;
-        Feed::listen(
-            || shared.changed.subscribe(),
+        let (stream, woken) = Feed::listen(
+            || shared.listeners().one_more(),
             || shared.listened.notify_one(),
-        )
+        );
+        Listener {
+            stream,
+            woken,
+            shared: Arc::clone(shared),
+        }
     }
 
     /// What all watches want to know. Never to be held while something is awaited.
@@ -122,21 +157,13 @@ impl Hub {
         self.shared.feed.has_work(watches)
     }
 
-    /// Waits until there is something to do for the watches of a stream; with `of_any`, until there
-    /// is anything new.
-    ///
-    /// # Errors
-    /// Nothing new will come.
-    pub(super) async fn news(
-        &self,
-        changed: &mut watch::Receiver<()>,
-        watches: &mut WatchSet,
-        of_any: bool,
-    ) -> Result<(), watch::error::RecvError> {
+    /// Waits until there is something to do for the watches of a stream; with `of_all`, until there
+    /// is anything new, of which it then [has to be told](Wanted::set_of_all).
+    pub(super) async fn news(&self, listener: &Listener, watches: &mut WatchSet, of_all: bool) {
         loop {
-            changed.changed().await?;
-            if of_any || self.has_work(watches) {
-                return Ok(());
+            listener.woken.notified().await;
+            if of_all || self.has_work(watches) {
+                return;
             }
         }
     }
@@ -222,8 +249,8 @@ impl Hub {
         let mut follower = Follower::default();
         loop {
             let newest = *revision.borrow_and_update();
-            let is_listened_to = shared.changed.receiver_count() > 0;
-            let notify = || shared.notify();
+            let is_listened_to = !shared.listeners().by_stream.is_empty();
+            let notify = |woken| shared.notify(&woken);
             match shared
                 .feed
                 .follow(&mut follower, newest, is_listened_to, notify)
@@ -246,24 +273,52 @@ impl Hub {
     /// Reads a page for everybody. It blocks.
     fn read_on(&self, from: Stamp, newest: Revision) {
         match self.page(from, Part::Present) {
-            Ok(page) => self.shared.feed.push(page, || self.shared.notify()),
+            Ok(page) => self
+                .shared
+                .feed
+                .push(page, |woken| self.shared.notify(&woken)),
             // The streams find out for themselves, and tell their clients.
             Err(error) => {
                 tracing::warn!(%error, "history was not read for the watches");
-                self.shared.feed.gap(newest, || self.shared.notify());
+                self.shared
+                    .feed
+                    .gap(newest, |woken| self.shared.notify(&woken));
             }
         }
     }
 }
 
 impl HubShared {
-    fn notify(&self) {
-        self.changed.send_replace(());
+    fn notify(&self, woken: &Woken) {
+        let listeners = self.listeners();
+        let all = &listeners.by_stream;
+        match woken {
+            Woken::All => all.values().for_each(|it| it.notify_one()),
+            Woken::Only(streams) => {
+                let there = streams.iter().filter_map(|stream| all.get(stream));
+                there.for_each(|it| it.notify_one());
+            }
+        }
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Never to be held while something is read.
     fn kept(&self) -> MutexGuard<'_, PageCache> {
         self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Listeners {
+    fn one_more(&mut self) -> (StreamId, Arc<Notify>) {
+        self.last += 1;
+        let (stream, woken) = (StreamId(self.last), Arc::new(Notify::new()));
+        self.by_stream.insert(stream, Arc::clone(&woken));
+        (stream, woken)
     }
 }
 

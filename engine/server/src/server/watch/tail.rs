@@ -10,12 +10,12 @@ use dengine_kv::{ChangesQuery, Event};
 use dengine_types::Revision;
 use futures::{StreamExt as _, stream};
 use metrics::counter;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::backlog::{Backlog, Held};
-use super::hub::PageError;
+use super::hub::{Listener, PageError};
 use super::{OPEN_BYTES, Responses, WatchService, WatchShared, no_stream};
 use crate::connections::{Connection, give_way};
 use crate::server::bodies::CountedBy;
@@ -35,7 +35,7 @@ pub(in crate::server) struct Tail {
     /// How many watches there were.
     begun: u64,
     /// Says that there may be new history.
-    changed: watch::Receiver<()>,
+    listener: Listener,
     backlog: Arc<Backlog>,
     _place: Place,
 }
@@ -58,11 +58,12 @@ impl WatchService {
         let shared = Arc::clone(&self.shared);
         let place = shared.streams.take(connection);
         let place = place.map_err(|full| Status::resource_exhausted(no_stream(full)))?;
+        let listener = shared.hub.listen();
         Ok(Tail {
             whose: Some(on.source().address()),
-            watches: WatchSet::new(OPEN_BYTES),
+            watches: WatchSet::new(listener.stream(), OPEN_BYTES),
             begun: 0,
-            changed: shared.hub.subscribe(),
+            listener,
             backlog: shared.backlogs.begin(on),
             shared,
             _place: place,
@@ -167,9 +168,7 @@ impl Tail {
         loop {
             let hub = &self.shared.hub;
             if !hub.has_work(&mut self.watches) {
-                // The hub, which says so, lives as long as this.
-                let news = hub.news(&mut self.changed, &mut self.watches, false);
-                news.await.map_err(|_| Lost)?;
+                hub.news(&self.listener, &mut self.watches, false).await;
             }
             // What it is, is looked at again once there is room.
             let _room = self.backlog.room().await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dengine_kv::watch::{
     Addressed, Delivery, EventBatch, Feed, Follow, Follower, KeepLimits, Mark, Page, PageCache,
-    Part, Slice, Wanted, WatchSet, WatchSpec, Work,
+    Part, Slice, StreamId, Wanted, WatchSet, WatchSpec, Woken, Work,
 };
 use dengine_kv::{
     Changes, ChangesQuery, Event, KeyRange, PageLimits, ReadError, Reader, Stamp, Store,
@@ -133,9 +133,9 @@ impl Hub {
 }
 
 impl Stream {
-    fn new() -> Self {
+    fn new(id: u64) -> Self {
         Self {
-            set: WatchSet::new(OPEN_BYTES),
+            set: WatchSet::new(StreamId(id), OPEN_BYTES),
             telling: None,
             slice: VecDeque::new(),
             queue: VecDeque::new(),
@@ -225,8 +225,8 @@ impl Process {
         let hub = &mut self.hub;
         hub.awake = false;
         let is_listened_to = !hub.streams.is_empty();
-        let mut notified = false;
-        let mut notify = || notified = true;
+        let mut notified = Woken::Only(Vec::new());
+        let mut notify = |woken| notified = woken;
         let next = hub
             .feed
             .follow(&mut hub.follower, newest, is_listened_to, &mut notify);
@@ -247,11 +247,12 @@ impl Process {
                 Err(_) => hub.feed.gap(newest, &mut notify),
             },
         }
-        if notified {
-            let ids: Vec<_> = self.hub.streams.keys().copied().collect();
-            ids.into_iter()
-                .for_each(|id| self.wake_stream(sim, machine, id));
-        }
+        let ids: Vec<_> = match notified {
+            Woken::All => self.hub.streams.keys().copied().collect(),
+            Woken::Only(streams) => streams.into_iter().map(|StreamId(id)| id).collect(),
+        };
+        ids.into_iter()
+            .for_each(|id| self.wake_stream(sim, machine, id));
         if matches!(next, Follow::Read(_)) {
             self.wake_hub(sim, machine);
         }
@@ -296,11 +297,14 @@ impl Process {
     pub(super) fn look(&mut self, sim: &mut Surroundings, machine: Machine) {
         machine.plan(sim, LOOK_EVERY, Actor::Look);
         let newest = self.applier.machine().reader().revision();
+        let feed = &self.hub.feed;
         for stream in self.hub.streams.values_mut() {
             let idle = stream.slice.is_empty() && stream.telling.is_none();
             if stream.ended || !idle || !stream.queue.is_empty() {
                 continue;
             }
+            // It passes what it was not woken for.
+            let _ = feed.has_work(&mut stream.set);
             let ids = stream.set.ids();
             let told = ids.filter_map(|id| Some((id, stream.set.progress(id, newest)?)));
             let told = told.map(|(id, revision)| WatchMessage::Progress(id, revision));
@@ -357,7 +361,7 @@ impl Member {
         let hub = &mut process.hub;
         hub.opened += 1;
         let id = hub.opened;
-        let mut stream = Stream::new();
+        let mut stream = Stream::new(id);
         for (watch, (spec, first)) in (0..).zip(specs.iter().zip(first)) {
             let first = match first {
                 Revision(0) => Revision(newest.0 + 1),

@@ -16,14 +16,14 @@ use dengine_protocol::v1::CancelCause;
 use dengine_types::Revision;
 use futures::{Stream, StreamExt, stream};
 use metrics::{counter, gauge};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::{Status, Streaming};
 
 use self::outbox::Outbox;
 use super::backlog::{Backlog, Held};
 use super::dialect::{Asked, Create, Dialect, End, LastWords};
-use super::hub::PageError;
+use super::hub::{Listener, PageError};
 use super::parts::{Parts, Rest};
 use super::{LOOK_EVERY, OPEN_BYTES, WatchShared, no_watch};
 use crate::connections::{self, give_way};
@@ -51,7 +51,7 @@ pub(super) struct StreamTask<D: Dialect> {
     /// The turn to hold more of a revision than the member's bound has room for.
     whole_turn: Option<turns::Turn>,
     /// Says that there may be new history.
-    changed: watch::Receiver<()>,
+    listener: Listener,
     outbox: Outbox<D::Response>,
     backlog: Arc<Backlog>,
     /// A client asked how far all of them are.
@@ -113,15 +113,16 @@ impl<D: Dialect> StreamTask<D> {
         backlog: Arc<Backlog>,
         requests: Streaming<D::Request>,
     ) -> impl Stream<Item = Result<D::Response, Status>> + Send + use<D> {
+        let listener = shared.hub.listen();
         let (outbox, queued) = Outbox::new();
         let (last, words) = oneshot::channel();
         let task = Self {
             dialect,
-            changed: shared.hub.subscribe(),
             shared,
             whose: Some(on.source().address()),
             connection,
-            watches: WatchSet::new(OPEN_BYTES),
+            watches: WatchSet::new(listener.stream(), OPEN_BYTES),
+            listener,
             active: BTreeMap::new(),
             aside: BTreeMap::new(),
             whole_turn: None,
@@ -158,7 +159,7 @@ impl<D: Dialect> StreamTask<D> {
                 return self.last_words(&end);
             }
             let hub = &self.shared.hub;
-            let news = hub.news(&mut self.changed, &mut self.watches, self.progress_wanted);
+            let news = hub.news(&self.listener, &mut self.watches, self.progress_wanted);
             let turn = tokio::select! {
                 biased;
                 () = stop.cancelled() => Turn::Stop,
@@ -168,10 +169,7 @@ impl<D: Dialect> StreamTask<D> {
                 }
                 _ = look.tick() => Turn::Look,
                 room = backlog.room(), if wants_room => Turn::Room(room),
-                news = news, if !wants_room => match news {
-                    Ok(()) => Turn::Changed,
-                    Err(_) => Turn::Stop,
-                },
+                () = news, if !wants_room => Turn::Changed,
             };
             if let Err(end) = self.turn(turn).await {
                 return self.last_words(&end);
@@ -209,7 +207,7 @@ impl<D: Dialect> StreamTask<D> {
                 .await
             }
             Some(Asked::Progress) => {
-                self.progress_wanted = true;
+                self.want_progress(true);
                 Ok(())
             }
             None => Ok(()),
@@ -434,6 +432,8 @@ impl<D: Dialect> StreamTask<D> {
     /// Now and then: progress for those that want it, and whether this member still takes part.
     async fn look(&mut self) -> Result<(), End> {
         self.check_cut_off()?;
+        // It passes what it was not woken for: its watches have got that too.
+        let _ = self.shared.hub.has_work(&mut self.watches);
         let every = self.shared.limits.watch_progress_interval();
         let due = |it: &Active| it.progress_notify && it.told_at.elapsed() >= every;
         let due = self.active.iter().filter(|(_, it)| due(it));
@@ -462,6 +462,13 @@ impl<D: Dialect> StreamTask<D> {
         }
     }
 
+    /// All watches have got everything only once this stream has passed what they do not want.
+    fn want_progress(&mut self, wanted: bool) {
+        self.progress_wanted = wanted;
+        let stream = self.listener.stream();
+        self.shared.hub.wanted().set_of_all(stream, wanted);
+    }
+
     /// Once all watches were told everything there is.
     async fn answer_progress(&mut self) -> Result<(), End> {
         if !self.progress_wanted || !self.aside.is_empty() {
@@ -472,7 +479,7 @@ impl<D: Dialect> StreamTask<D> {
         if !self.watches.is_delivered(newest) {
             return Ok(());
         }
-        self.progress_wanted = false;
+        self.want_progress(false);
         if !self.dialect.answers_progress(&self.watches, newest) {
             return Ok(());
         }

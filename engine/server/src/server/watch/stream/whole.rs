@@ -162,17 +162,18 @@ mod tests {
         ids: [u64; 2],
     ) -> (StreamTask<Native>, Queue<WatchResponse>) {
         let source = Arc::new(Source::new([10, 0, 0, 1].into()));
+        let listener = shared.hub.listen();
         let (outbox, queued) = Outbox::new();
         let mut task = StreamTask {
             dialect: Native,
             shared: Arc::clone(shared),
             whose: None,
             connection: None,
-            watches: WatchSet::new(OPEN_BYTES),
+            watches: WatchSet::new(listener.stream(), OPEN_BYTES),
+            listener,
             active: BTreeMap::new(),
             aside: BTreeMap::new(),
             whole_turn: None,
-            changed: shared.hub.subscribe(),
             outbox,
             backlog: shared.backlogs.begin(&Arc::new(Connection::of(source))),
             progress_wanted: false,

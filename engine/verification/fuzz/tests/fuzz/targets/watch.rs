@@ -7,7 +7,7 @@ use bytes::Bytes;
 use dengine_client::policy::WatchCursor;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::watch::{
-    Addressed, Delivery, KeepLimits, Page, PageCache, Part, Ring, Wanted, WatchSet, Work,
+    Addressed, Delivery, KeepLimits, Page, PageCache, Part, Ring, StreamId, Wanted, WatchSet, Work,
 };
 use dengine_kv::{Command, PageLimits, ReadError, Stamp, StateMachine};
 use dengine_protocol::checks::Header;
@@ -62,7 +62,7 @@ fn run(input: &[u8]) {
         past: PageCache::new(KEEP),
         machine,
         wanted: Wanted::default(),
-        watches: WatchSet::new(OPEN_BYTES),
+        watches: WatchSet::new(StreamId(1), OPEN_BYTES),
         clients: BTreeMap::new(),
     };
     for bytes in parts(input) {
