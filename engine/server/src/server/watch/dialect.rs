@@ -13,7 +13,7 @@ use crate::config::Config;
 /// One protocol of watches, and what it notes of one stream.
 pub(in crate::server) trait Dialect: Send + Sync + Sized + 'static {
     type Request: Send + 'static;
-    type Response: Send + 'static;
+    type Response: Send + Sync + 'static;
 
     /// Whether the parts of a large revision follow each other, or are one message if the watch
     /// wants no parts. Its parts are then held until all of them are read, within bounds.
