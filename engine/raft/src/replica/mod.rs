@@ -135,6 +135,8 @@ pub struct Replica<L: LogRead> {
     counts: Counts,
     membership: Arc<Membership>,
     applied: Index,
+    /// Where its log ended when it began: what it has not applied of that may change what it is.
+    log_at_start: Index,
     flushed: Index,
     /// What the log has to write waits for space.
     log_is_full: bool,
@@ -197,9 +199,11 @@ impl<L: LogRead + Clone> Replica<L> {
             voters: membership.voters().map(|m| m.id).collect(),
             learners: membership.learners().map(|m| m.id).collect(),
         };
+        let consensus = Consensus::new(consensus, restored, log.clone())?;
         Ok(Self {
             own_disk: OwnDisk::new(config.slow_disk.unwrap_or(SlowDisk::NEVER)),
-            consensus: Consensus::new(consensus, restored, log.clone())?,
+            log_at_start: consensus.last_index(),
+            consensus,
             config,
             log,
             now: Moment(0),

@@ -28,6 +28,8 @@ pub enum Role {
 pub struct ReplicaStatus {
     /// Its part.
     pub role: Role,
+    /// Whether that is so: who has not applied again what its log has may be taken for a learner.
+    pub role_is_known: bool,
     /// Whom it follows, if anybody; itself if it leads.
     pub leader: Option<LeaderHint>,
     /// The latest term it knows.
@@ -148,11 +150,14 @@ impl<L: LogRead> Replica<L> {
             RaftRole::Follower if self.is_voter(self.config.member_id) => Role::Follower,
             RaftRole::Follower => Role::Learner,
         };
+        let own = self.membership.members.get(&self.config.member_id);
+        let knows_members = self.applied >= self.log_at_start.min(self.consensus.last_index());
         let timeout = self.config.election_timeout;
         let stalled = self.outstanding.is_stalled(self.now, timeout);
         let removed = self.is_removed();
         ReplicaStatus {
             role,
+            role_is_known: own.is_some_and(|own| own.voter || knows_members),
             leader: self.leader_hint(),
             term: state.term,
             first_index: self.consensus.first_index(),

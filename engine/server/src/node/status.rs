@@ -31,6 +31,9 @@ pub struct NodeStatus {
     pub member_id: MemberId,
     /// Its part.
     pub role: Role,
+    /// Whether that is so: after a crash a voter may be taken for a learner, until it has applied
+    /// its log again.
+    pub role_is_known: bool,
     /// Whom it follows, if anybody; itself if it leads.
     pub leader: Option<LeaderHint>,
     /// The latest term it knows.
@@ -76,6 +79,7 @@ impl NodeStatus {
             cluster_id: ClusterId(0),
             member_id: MemberId(0),
             role: Role::Learner,
+            role_is_known: false,
             leader: None,
             term: Term(0),
             first_index: Index(0),

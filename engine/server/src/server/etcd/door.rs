@@ -62,8 +62,9 @@ impl Door {
     ) -> Result<(), EtcdError> {
         let status = self.0.node.status();
         // One that has caught up passes on what it is asked: a client that knows one address has no
-        // voter to go to.
-        if served_by == ServedBy::Voters && is_learner(&status) && !status.ready {
+        // voter to go to. And upon this error clients give up for good, so it must be true.
+        let is_refused = is_learner(&status) && status.role_is_known && !status.ready;
+        if served_by == ServedBy::Voters && is_refused {
             return Err(EtcdError::NotSupportedForLearner);
         }
         if requires_leader(metadata) && status.leader.is_none() {

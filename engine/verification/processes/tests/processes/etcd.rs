@@ -1,7 +1,7 @@
 //! The door for clients of etcd, asked as they ask: every answer, and every error by its whole
 //! string, at members that lead and at others.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use dengine_client::proto::{JoinRequest, Role};
@@ -17,6 +17,7 @@ use dengine_etcd::etcdserverpb::{
     MemberPromoteRequest, MemberRemoveRequest, MoveLeaderRequest, PutRequest, RangeRequest,
     RangeResponse, RequestOp, StatusRequest, TxnRequest,
 };
+use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
 
@@ -325,6 +326,26 @@ async fn a_write_waits_for_the_next_leader() {
     assert!(first.is_ok() || first.unwrap_err().message() == unknown);
     let then = at_follower.put(put("k", "1")).await.unwrap();
     assert!(then.into_inner().header.unwrap().revision > 1);
+}
+
+/// It was told to be a learner, upon which clients give up for good.
+#[tokio::test]
+async fn a_voter_that_crashed_is_a_voter_while_it_applies_its_log_again() {
+    let mut cluster = cluster().await;
+    let restarted = cluster.follower().await;
+    let mut before = kv(&cluster.members[restarted]).await;
+    before.put(put("k", "0")).await.unwrap();
+    cluster.members[restarted].kill();
+    cluster.members[restarted].start();
+    let port = cluster.members[restarted].etcd_port.unwrap();
+    let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
+    let mut kv = KvClient::new(endpoint.connect_lazy());
+    let begun = Instant::now();
+    while let Err(status) = kv.put(put("k", "1")).await {
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{status}");
+        sleep(Duration::from_millis(1)).await;
+    }
 }
 
 #[tokio::test]
