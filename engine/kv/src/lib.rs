@@ -16,6 +16,7 @@
 //! a clock, draws a random number or depends on the order of a hash map: equal entries make equal
 //! bytes.
 
+mod at_hand;
 pub mod collector;
 pub mod command;
 mod damage;

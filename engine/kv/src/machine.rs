@@ -6,6 +6,7 @@ use dengine_planted::planted;
 use dengine_types::sync::atomic::{AtomicU64, Ordering};
 use dengine_types::{ClusterId, Entry, Index, Revision, SessionId, Term};
 
+use super::at_hand::AtHand;
 use super::damage::Damage;
 use super::key_cache::{self, KeyCache};
 use super::layout::{
@@ -220,20 +221,60 @@ impl<S: Store> StateMachine<S> {
     ///
     /// If an entry is missing in between: the log is broken.
     pub fn apply_step(&mut self, entries: &[Entry]) -> Result<Vec<Applied>, StoreError> {
+        let batch = std::mem::take(&mut self.batch);
+        let store = &self.shared.store;
+        let Some((applied, finished)) = self.step(store, batch, entries)? else {
+            return Ok(Vec::new());
+        };
+        self.write(finished, S::write)?;
+        Ok(applied)
+    }
+
+    /// The same without waiting for a disk. `None` if that is not possible: nothing is applied then,
+    /// and [`Self::apply_step`] does it.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn apply_step_at_hand(
+        &mut self,
+        entries: &[Entry],
+    ) -> Result<Option<Vec<Applied>>, StoreError> {
+        let batch = std::mem::take(&mut self.batch);
+        let at_hand = AtHand(Arc::clone(&self.shared));
+        let step = self.step(&at_hand, batch, entries);
+        let written = step.and_then(|step| {
+            let Some((applied, finished)) = step else {
+                return Ok(Vec::new());
+            };
+            self.write(finished, S::write_at_hand)?;
+            Ok(applied)
+        });
+        match written {
+            Err(StoreError::NotAtHand) => Ok(None),
+            written => written.map(Some),
+        }
+    }
+
+    /// What the next step does to `store`, and what comes of its entries; `None` if all were applied
+    /// before.
+    fn step<T: Store>(
+        &self,
+        store: &T,
+        batch: WriteBatch,
+        entries: &[Entry],
+    ) -> Result<Option<(Vec<Applied>, Finished)>, StoreError> {
         let new = entries.partition_point(|entry| entry.index <= self.state.applied_index);
         let entries = &entries[new..];
         if entries.is_empty() {
-            return Ok(Vec::new());
+            return Ok(None);
         }
-        let membership = Arc::clone(&self.membership);
-        let batch = std::mem::take(&mut self.batch);
-        let store = &self.shared.store;
         let mut step = Transition::new(
             store,
             &self.shared.keys,
             batch,
             self.state,
-            membership,
+            Arc::clone(&self.membership),
             self.commands_read_max,
         );
         step.bound_visits(self.visit_bounds);
@@ -261,13 +302,15 @@ impl<S: Store> StateMachine<S> {
                 break;
             }
         }
-        let finished = step.finish();
-        self.write(finished)?;
-        Ok(applied)
+        Ok(Some((applied, step.finish())))
     }
 
     /// Writes a step and publishes its state.
-    fn write(&mut self, finished: Finished) -> Result<(), StoreError> {
+    fn write(
+        &mut self,
+        finished: Finished,
+        write: impl FnOnce(&S, &WriteBatch) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         if planted!(AppliedIndexApartFromData) {
             let mut apart = WriteBatch::default();
             apart.put(STATE_KEY, &encode_state(&finished.state));
@@ -276,7 +319,8 @@ impl<S: Store> StateMachine<S> {
         if planted!(PublishedBeforeWritten) {
             self.shared.publish(&finished.state);
         }
-        self.shared.store.write(&finished.batch)?;
+        write(&self.shared.store, &finished.batch)?;
+        finished.teach(&self.shared.keys);
         let bytes = finished.batch.size_bytes() as u64;
         self.shared
             .written_bytes

@@ -47,6 +47,29 @@ pub trait Store: Send + Sync + 'static {
         self.write(batch)
     }
 
+    /// Like [`Self::get`], without waiting for a disk.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotAtHand`] if that takes waiting.
+    fn get_at_hand(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.get(key)
+    }
+
+    /// Like [`Self::cursor`], which fails as [`Self::get_at_hand`] does.
+    fn cursor_at_hand(&self, scope: Scope) -> Self::Cursor<'_> {
+        self.cursor(scope)
+    }
+
+    /// Like [`Self::write`], without waiting for a disk, for room or for other writes.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NotAtHand`] if that takes waiting; then nothing of the batch takes effect.
+    fn write_at_hand(&self, batch: &WriteBatch) -> Result<(), StoreError> {
+        self.write(batch)
+    }
+
     /// Returns once everything written before the call is durable. Writes may go on meanwhile.
     ///
     /// # Errors
@@ -114,8 +137,8 @@ pub trait Cursor {
 }
 
 /// The errors of the storage. All of them end the member, because it cannot go on without its
-/// storage and must not guess, except for [`Self::NoSpace`] of a flush, and for errors of a reader
-/// other than damage.
+/// storage and must not guess, except for [`Self::NoSpace`] of a flush, for [`Self::NotAtHand`], and
+/// for errors of a reader other than damage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The storage below reported an error.
@@ -134,6 +157,9 @@ pub enum StoreError {
         /// The reported reason.
         reason: String,
     },
+    /// It would have been waited for. Nothing has changed.
+    #[error("storage has to be waited for")]
+    NotAtHand,
     /// Data is not what was written.
     #[error(
         "storage is damaged: {0}; remove this member from the cluster and add it again with an \

@@ -76,9 +76,19 @@ pub(super) struct Transition<'a, S: Store> {
 
 /// A complete step.
 pub(super) struct Finished {
+    keys: BTreeMap<Bytes, Changed>,
     pub(super) batch: WriteBatch,
     pub(super) state: MachineState,
     pub(super) membership: Arc<Membership>,
+}
+
+impl Finished {
+    /// Has the cache of keys be in the state after the step, which is written and not published.
+    pub(super) fn teach(&self, cache: &KeyCache) {
+        for (key, now) in &self.keys {
+            cache.learn(key, now.newest());
+        }
+    }
 }
 
 impl<'a, S: Store> Transition<'a, S> {
@@ -173,15 +183,12 @@ impl<'a, S: Store> Transition<'a, S> {
         self.batch.size_bytes()
     }
 
-    /// Completes the step and closes its cursor on the store. The cache of keys is in the state
-    /// after the step from now on: if it can't be written, the member must end.
+    /// Completes the step and closes its cursor on the store.
     pub(super) fn finish(mut self) -> Finished {
         self.write_sessions();
-        for (key, now) in &self.keys {
-            self.cache.learn(key, now.newest());
-        }
         self.batch.put(STATE_KEY, &encode_state(&self.state));
         Finished {
+            keys: self.keys,
             batch: self.batch,
             state: self.state,
             membership: self.membership,

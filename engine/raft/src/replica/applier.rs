@@ -85,16 +85,40 @@ impl<S: Store> Applier<S> {
         jobs: impl IntoIterator<Item = ApplyJob>,
         now: impl FnOnce() -> Moment,
     ) -> Result<Option<Done>, StoreError> {
+        self.take_in(jobs);
+        if !self.has_more() {
+            return Ok(None);
+        }
+        let step = self.machine.apply_step(self.entries.make_contiguous())?;
+        Ok(self.done(step, now))
+    }
+
+    /// The same without waiting for a disk. `None` also if that is not possible; then the applier
+    /// [has more](Self::has_more).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn work_at_hand(
+        &mut self,
+        jobs: impl IntoIterator<Item = ApplyJob>,
+        now: impl FnOnce() -> Moment,
+    ) -> Result<Option<Done>, StoreError> {
+        self.take_in(jobs);
+        if !self.has_more() {
+            return Ok(None);
+        }
+        let entries = self.entries.make_contiguous();
+        let step = self.machine.apply_step_at_hand(entries)?;
+        Ok(step.and_then(|step| self.done(step, now)))
+    }
+
+    fn take_in(&mut self, jobs: impl IntoIterator<Item = ApplyJob>) {
         let mut jobs = jobs.into_iter();
         while self.entries.len() < ENTRIES_MAX
             && let Some(job) = jobs.next()
         {
             self.entries.extend(job.entries);
             self.awaited.extend(job.awaited);
-        }
-        match self.entries.back().map(|entry| entry.index) {
-            Some(last) => self.apply(last, now).map(Some),
-            None => Ok(None),
         }
     }
 
@@ -103,12 +127,12 @@ impl<S: Store> Applier<S> {
         !self.entries.is_empty()
     }
 
-    /// Applies a step of them.
-    fn apply(&mut self, last: Index, now: impl FnOnce() -> Moment) -> Result<Done, StoreError> {
-        let entries = self.entries.make_contiguous();
-        let applied = self.machine.apply_step(entries)?;
+    /// What came of a step of them.
+    fn done(&mut self, applied: Vec<Applied>, now: impl FnOnce() -> Moment) -> Option<Done> {
+        let last = self.entries.back()?.index;
         // None is left if all were applied before.
         let index = applied.last().map_or(last, |applied| applied.index);
+        let entries = self.entries.make_contiguous();
         let done = entries.partition_point(|entry| entry.index <= index);
         let changes = accepted_changes(&entries[..done], &applied);
         let bytes = self.entries.drain(..done);
@@ -126,7 +150,7 @@ impl<S: Store> Applier<S> {
             changes,
         };
         let answers = self.answers(applied);
-        Ok(Done { range, answers })
+        Some(Done { range, answers })
     }
 
     fn answers(&mut self, applied: Vec<Applied>) -> Vec<(Token, Written)> {

@@ -19,12 +19,12 @@ use super::metrics::{self, TurnMetrics};
 use super::own_entry::tell_if_removed;
 use super::syncs::Syncs;
 use super::waiters::Awaited;
-use super::worker::{Next, Pace, Work};
+use super::worker::{By, Next, Pace, Work};
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 
-/// A caller does the job that it was asked to do, which is quick, and none that comes meanwhile. If
-/// it took long all the same, the store waits for its merges or its disk.
+/// A caller does the job that it was asked to do, which is quick, and none that comes meanwhile; or
+/// leaves it to the thread, if the store does not have at hand what it takes.
 pub(super) const PACE: Pace = Pace {
     few_items: 1,
     turns_max: 1,
@@ -77,8 +77,8 @@ pub(super) struct ApplyWorker {
 }
 
 impl ApplyWorker {
-    /// Applies all that it takes in at once.
-    fn apply(&mut self, jobs: &mut dyn Iterator<Item = Apply>) -> Result<(), StoreError> {
+    /// Applies all that it takes in at once, as far as the caller does not have to wait.
+    fn apply(&mut self, jobs: &mut dyn Iterator<Item = Apply>, by: By) -> Result<(), StoreError> {
         let mut start = Instant::now();
         let jobs = jobs.map(
             |Apply {
@@ -91,11 +91,17 @@ impl ApplyWorker {
                 job
             },
         );
-        let mut done = self.applier.work(jobs, clock::now)?;
+        let mut done = match by {
+            By::Thread => self.applier.work(jobs, clock::now)?,
+            By::Caller => self.applier.work_at_hand(jobs, clock::now)?,
+        };
         while let Some(step) = done {
             self.tell(step, start);
             start = Instant::now();
-            done = self.applier.work([], clock::now)?;
+            done = match by {
+                By::Thread => self.applier.work([], clock::now)?,
+                By::Caller => self.applier.work_at_hand([], clock::now)?,
+            };
         }
         Ok(())
     }
@@ -138,12 +144,15 @@ impl ApplyWorker {
 }
 
 impl Work<Apply> for ApplyWorker {
-    fn work(&mut self, jobs: &mut dyn Iterator<Item = Apply>) -> Next {
-        if let Err(error) = self.apply(jobs) {
+    fn work(&mut self, jobs: &mut dyn Iterator<Item = Apply>, by: By) -> Next {
+        if let Err(error) = self.apply(jobs, by) {
             let failed = ToReplica::Failed(Fatal::State(error));
             // If the replica is gone too, somebody reported before us.
             let _ = self.replica.send(failed);
             return Next::End;
+        }
+        if self.applier.has_more() {
+            return Next::Leave;
         }
         Next::Wait {
             until: None,

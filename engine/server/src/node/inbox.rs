@@ -237,14 +237,14 @@ mod tests {
     use tokio::sync::watch;
 
     use super::super::replica;
-    use super::super::worker::{Next, Work, worker};
+    use super::super::worker::{By, Next, Work, worker};
     use super::*;
 
     /// Tells how many it is given at a time.
     struct Counts(mpsc::Sender<usize>);
 
     impl Work<ToReplica> for Counts {
-        fn work(&mut self, items: &mut dyn Iterator<Item = ToReplica>) -> Next {
+        fn work(&mut self, items: &mut dyn Iterator<Item = ToReplica>, _: By) -> Next {
             let (mut count, mut ends) = (0, false);
             for item in items {
                 count += 1;

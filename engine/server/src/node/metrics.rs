@@ -32,7 +32,8 @@ metrics_table! {
 
     /// Turns of the applier that a caller took in the place of its thread
     ///
-    /// While writes come one by one, and none takes long.
+    /// While writes come one by one, with little else; also those that it left to the thread,
+    /// because the store would have had to wait.
     Counter APPLY_TURNS_BY_CALLERS_TOTAL = "dengine_apply_turns_by_callers_total";
 
     /// Time that a read waited for confirmation by a quorum

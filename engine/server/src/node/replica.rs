@@ -27,7 +27,7 @@ use super::space::Space;
 use super::stages::Stages;
 use super::status::{Lifecycle, MembersView, NodeStatus, Signals};
 use super::waiters::Awaited;
-use super::worker::{Next, Pace, Work, Worker};
+use super::worker::{By, Next, Pace, Work, Worker};
 use crate::config::Config;
 use crate::error::{Fatal, LeaderHint, RequestError};
 use crate::storage::RocksStore;
@@ -37,9 +37,11 @@ use crate::transport::Peers;
 /// Inputs taken in before the replica is asked what follows. Bounds how long an answer waits for
 /// the inputs behind it.
 const INPUTS_PER_TURN_MAX: usize = 4096;
-/// More entries than this, or larger ones, are for the applier's thread.
+/// More entries than this, or larger ones, or ones that visit more records, are for the applier's
+/// thread.
 const QUICK_ENTRIES: usize = 8;
 const QUICK_BYTES: usize = 64 << 10;
+const QUICK_RECORDS: usize = 8;
 
 /// When whoever has something for the replica takes its turn.
 pub(super) const PACE: Pace = Pace {
@@ -64,10 +66,10 @@ pub(super) struct Jobs {
 /// more keys than it names, for these may be a hundred thousand.
 fn is_quick(entries: &[Entry]) -> bool {
     let bytes: usize = entries.iter().map(|entry| entry.data.len()).sum();
-    entries.len() <= QUICK_ENTRIES && bytes <= QUICK_BYTES && entries.iter().all(names_its_keys)
+    entries.len() <= QUICK_ENTRIES && bytes <= QUICK_BYTES && entries.iter().all(names_few_keys)
 }
 
-fn names_its_keys(entry: &Entry) -> bool {
+fn names_few_keys(entry: &Entry) -> bool {
     if entry.kind != EntryKind::Command {
         return false;
     }
@@ -77,7 +79,9 @@ fn names_its_keys(entry: &Entry) -> bool {
     let command = logged.request.command;
     match &command {
         Command::Put(_) | Command::CompareAndSwap { .. } => true,
-        Command::Delete { .. } | Command::Batch(_) => !command.visits_ranges(),
+        Command::Delete { .. } | Command::Batch(_) => {
+            command.records() <= QUICK_RECORDS && !command.visits_ranges()
+        }
         // Those of sessions, leases and the keeper.
         _ => false,
     }
@@ -116,7 +120,7 @@ pub(super) struct ReplicaWorker {
 }
 
 impl Work<ToReplica> for ReplicaWorker {
-    fn work(&mut self, items: &mut dyn Iterator<Item = ToReplica>) -> Next {
+    fn work(&mut self, items: &mut dyn Iterator<Item = ToReplica>, _: By) -> Next {
         match self.turn(items) {
             ControlFlow::Continue(()) => Next::Wait {
                 until: Some(self.sleeps_until()),
@@ -421,6 +425,7 @@ impl ReplicaWorker {
             cluster_id: self.identity.cluster_id,
             member_id: self.identity.member_id,
             role: status.role,
+            role_is_known: status.role_is_known,
             leader: status.leader,
             term: status.term,
             first_index: status.first_index,

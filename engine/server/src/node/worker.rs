@@ -7,12 +7,14 @@
 //! meanwhile. The replica goes over to it with the first turn that found much or took long, and
 //! back once it has been quiet for a moment.
 //!
-//! A turn of the replica waits for nothing. One of the applier may wait for a disk, and a runtime
-//! thread that does takes its timers and sockets with it, for tokio lets no other thread poll them.
-//! So only the peers' thread takes these, after the replica's turn, of what is quick, and while it
-//! has little else to do ([`own_turns`]); the first that others add to meanwhile, or that takes
-//! long, is the last for a while ([`Pace`]). The log writer's are its thread's alone: a disk that
-//! hangs in a sync must not keep a member from answering heartbeats.
+//! A runtime thread that waits takes its timers and sockets with it, for tokio lets no other thread
+//! poll them, and a member whose disk hangs must go on answering heartbeats. A turn of the replica
+//! waits for nothing. One of the applier may have to: its store may not have in memory what it
+//! asks for, or no room. So only the peers' thread takes these, after the replica's turn, of what is
+//! quick, and while it has little else to do ([`own_turns`]); it leaves to the applier's thread what
+//! the store does not have at hand ([`By`], [`Next::Leave`]); and the first turn that others add to
+//! meanwhile, or that takes long, is the last for a while ([`Pace`]). The log writer's are its
+//! thread's alone: it does nothing but wait for the disk.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{RecvTimeoutError, SendError};
@@ -48,11 +50,20 @@ pub(super) struct Pace {
     pub(super) by_callers: &'static str,
 }
 
+/// Who takes a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// The worker's thread, which may wait for what it needs.
+    Thread,
+    /// A caller, who must not.
+    Caller,
+}
+
 /// What a worker does.
 pub(super) trait Work<T>: Send + 'static {
     /// Does what follows from what has queued, of which it takes the first at least, if there is
     /// any.
-    fn work(&mut self, items: &mut dyn Iterator<Item = T>) -> Next;
+    fn work(&mut self, items: &mut dyn Iterator<Item = T>, by: By) -> Next;
 
     /// Nobody can send anything any more, and all that was sent is done.
     fn finish(&mut self) {}
@@ -68,6 +79,8 @@ pub(super) enum Next {
         /// What is sent quietly can wait for what is not.
         deep: bool,
     },
+    /// What it has taken has to be waited for, so its thread does it. Only a caller is told so.
+    Leave,
     /// It has ended.
     End,
 }
@@ -206,7 +219,7 @@ impl<T: Send + 'static, W: Work<T>> Turns<T> for WorkerShared<W> {
         for _ in 0..self.pace.turns_max {
             let (next, lends) = self.turn_by_caller(&mut loan);
             match next {
-                Next::End => break,
+                Next::Leave | Next::End => break,
                 Next::Wait { until, deep } if loan.is_empty() => {
                     return loan.give_back(Rest { until, deep, lends });
                 }
@@ -232,7 +245,7 @@ impl<W> WorkerShared<W> {
     {
         let mut state = self.lock();
         let mut items = loan.take(self.pace.items_max);
-        let turn = || state.turn(&mut items, &self.pace);
+        let turn = || state.turn(&mut items, By::Caller, &self.pace);
         let turn = std::panic::catch_unwind(AssertUnwindSafe(turn));
         self.by_callers.increment(1);
         let next = turn.unwrap_or_else(|_| {
@@ -245,7 +258,7 @@ impl<W> WorkerShared<W> {
 }
 
 impl<W> WorkerState<W> {
-    fn turn<T>(&mut self, items: &mut dyn Iterator<Item = T>, pace: &Pace) -> Next
+    fn turn<T>(&mut self, items: &mut dyn Iterator<Item = T>, by: By, pace: &Pace) -> Next
     where
         W: Work<T>,
     {
@@ -254,7 +267,7 @@ impl<W> WorkerState<W> {
         };
         let mut taken = 0;
         let begun = Instant::now();
-        let next = work.work(&mut items.inspect(|_| taken += 1));
+        let next = work.work(&mut items.inspect(|_| taken += 1), by);
         let took = begun.elapsed();
         if took > pace.slow_turn {
             self.stay_busy_for((took * pace.slow_times).min(SLOW_MAX));
@@ -289,10 +302,12 @@ impl<T: Send + 'static, W: Work<T>> WorkerThread<T, W> {
                     return;
                 }
                 let mut items = first.take().into_iter().chain(self.queue.try_iter());
-                (state.turn(&mut items, &self.shared.pace), state.lends())
+                let next = state.turn(&mut items, By::Thread, &self.shared.pace);
+                (next, state.lends())
             };
             let (until, deep) = match next {
                 Next::End => return,
+                Next::Leave => continue,
                 Next::Wait { until, deep } => (until, deep),
             };
             match self.queue.recv_at(Rest { until, deep, lends }) {
@@ -343,6 +358,8 @@ mod tests {
         told: mpsc::Sender<(u8, ThreadId)>,
         /// Of somebody else, who sends while it works.
         other: Option<Sender<u8>>,
+        /// It has taken something that it has to wait for.
+        waits: bool,
     }
 
     const PANIC: u8 = 100;
@@ -351,6 +368,7 @@ mod tests {
     const WITH_OTHER: u8 = 103;
     const OTHER: u8 = 104;
     const FINISHED: u8 = 105;
+    const WAITS: u8 = 106;
 
     const PACE: Pace = Pace {
         by_callers: "turns_of_a_test",
@@ -358,7 +376,10 @@ mod tests {
     };
 
     impl Work<u8> for Notes {
-        fn work(&mut self, items: &mut dyn Iterator<Item = u8>) -> Next {
+        fn work(&mut self, items: &mut dyn Iterator<Item = u8>, by: By) -> Next {
+            if std::mem::take(&mut self.waits) {
+                self.told.send((WAITS, thread::current().id())).unwrap();
+            }
             let mut other = None;
             for item in items {
                 match item {
@@ -366,6 +387,10 @@ mod tests {
                     END => return Next::End,
                     SLOW_ONE => thread::sleep(2 * PACE.slow_turn),
                     WITH_OTHER => other = self.other.take(),
+                    WAITS if by == By::Caller => {
+                        self.waits = true;
+                        return Next::Leave;
+                    }
                     _ => {}
                 }
                 self.told.send((item, thread::current().id())).unwrap();
@@ -401,7 +426,11 @@ mod tests {
         let (worker, its_thread) = worker("notes", pace, fatal);
         let (told, came) = mpsc::channel();
         let other = with_other.then(|| worker.queue());
-        let notes = Notes { told, other };
+        let notes = Notes {
+            told,
+            other,
+            waits: false,
+        };
         let hall = Hall {
             told: came,
             fatal: told_fatal,
@@ -495,6 +524,16 @@ mod tests {
         assert_eq!(hall.by(SLOW_ONE), thread::current().id());
         worker.send(1).unwrap();
         assert!(hall.by_thread(1));
+    }
+
+    /// Nothing else has to come for that.
+    #[test]
+    fn what_a_caller_would_have_to_wait_for_is_done_by_the_thread() {
+        let (worker, hall) = working();
+        hall.by_caller(&worker, 1);
+        worker.send(WAITS).unwrap();
+        assert!(hall.by_thread(WAITS));
+        hall.by_caller(&worker, 2);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use dengine_log::durable::create_dir_all;
 use rocksdb::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, FlushOptions,
-    LogLevel, Options, ReadOptions, SliceTransform, WriteOptions, properties,
+    LogLevel, Options, ReadOptions, ReadTier, SliceTransform, WriteOptions, properties,
 };
 
 use super::reclaim::Failures;
@@ -77,6 +77,9 @@ impl Default for RocksOptions {
 pub struct RocksStore {
     db: DB,
     write: WriteOptions,
+    /// Of writes and reads that wait for nothing.
+    write_at_hand: WriteOptions,
+    read_at_hand: ReadOptions,
     write_buffer_bytes: u64,
     counters: StoreCounters,
     failures: Failures,
@@ -129,9 +132,14 @@ impl RocksStore {
     fn new(db: DB, options: &RocksOptions, counters: StoreCounters) -> Self {
         let mut write = WriteOptions::default();
         write.disable_wal(true);
+        let mut write_at_hand = WriteOptions::default();
+        write_at_hand.disable_wal(true);
+        write_at_hand.set_no_slowdown(true);
         Self {
             db,
             write,
+            write_at_hand,
+            read_at_hand: at_hand(ReadOptions::default()),
             write_buffer_bytes: options.write_buffer_bytes as u64,
             counters,
             failures: Failures::default(),
@@ -164,7 +172,7 @@ impl RocksStore {
         OpenStore::new(&self.patience)
     }
 
-    fn write_now(&self, batch: &WriteBatch) -> Result<(), StoreError> {
+    fn write_now(&self, batch: &WriteBatch, write: &WriteOptions) -> Result<(), StoreError> {
         /// What RocksDB adds to an operation: its kind and two lengths.
         const OVERHEAD_BYTES: usize = 11;
         let mut operations = rocksdb::WriteBatch::with_capacity_bytes(
@@ -182,8 +190,27 @@ impl RocksStore {
             }
         }
         self.db
-            .write_opt(operations, &self.write)
+            .write_opt(operations, write)
             .map_err(|error| failed("writing a batch", error))
+    }
+
+    fn cursor_of(&self, mut options: ReadOptions, scope: Scope) -> RocksCursor<'_> {
+        let stepped_over_before = match scope {
+            Scope::OneKey => {
+                options.set_prefix_same_as_start(true);
+                None
+            }
+            Scope::Between(range) => {
+                options.set_total_order_seek(true);
+                options.set_iterate_lower_bound(range.start);
+                options.set_iterate_upper_bound(range.end);
+                Some(stepped_over_by_this_thread())
+            }
+        };
+        RocksCursor {
+            iterator: self.db.raw_iterator_opt(options),
+            stepped_over_before,
+        }
     }
 
     pub(super) fn property(&self, name: &properties::PropName) -> u64 {
@@ -206,31 +233,32 @@ impl Store for RocksStore {
     }
 
     fn cursor(&self, scope: Scope) -> RocksCursor<'_> {
-        let mut options = ReadOptions::default();
-        let stepped_over_before = match scope {
-            Scope::OneKey => {
-                options.set_prefix_same_as_start(true);
-                None
-            }
-            Scope::Between(range) => {
-                options.set_total_order_seek(true);
-                options.set_iterate_lower_bound(range.start);
-                options.set_iterate_upper_bound(range.end);
-                Some(stepped_over_by_this_thread())
-            }
-        };
-        RocksCursor {
-            iterator: self.db.raw_iterator_opt(options),
-            stepped_over_before,
+        self.cursor_of(ReadOptions::default(), scope)
+    }
+
+    fn get_at_hand(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        let found = self.db.get_pinned_opt(key, &self.read_at_hand);
+        let found = found.map_err(|error| failed("reading a record", error))?;
+        Ok(found.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    fn cursor_at_hand(&self, scope: Scope) -> RocksCursor<'_> {
+        self.cursor_of(at_hand(ReadOptions::default()), scope)
+    }
+
+    fn write_at_hand(&self, batch: &WriteBatch) -> Result<(), StoreError> {
+        match self.write_now(batch, &self.write_at_hand) {
+            Err(StoreError::NoSpace { .. }) => Err(StoreError::NotAtHand),
+            written => written,
         }
     }
 
     fn write(&self, batch: &WriteBatch) -> Result<(), StoreError> {
-        self.patience.retry(|| self.write_now(batch))
+        self.patience.retry(|| self.write_now(batch, &self.write))
     }
 
     fn write_if_room(&self, batch: &WriteBatch) -> Result<(), StoreError> {
-        self.write_now(batch)
+        self.write_now(batch, &self.write)
     }
 
     fn flush(&self) -> Result<(), StoreError> {
@@ -260,6 +288,12 @@ pub struct RocksCursor<'a> {
     iterator: DBRawIterator<'a>,
     /// By its thread; `None` if it stays among the versions of a key.
     stepped_over_before: Option<u64>,
+}
+
+/// Fails rather than to read what is not in memory.
+fn at_hand(mut options: ReadOptions) -> ReadOptions {
+    options.set_read_tier(ReadTier::BlockCache);
+    options
 }
 
 /// Deletions that RocksDB's iterators on this thread had to pass. RocksDB counts them once it was
@@ -436,6 +470,7 @@ fn opening(directory: &Path, error: rocksdb::Error) -> StoreError {
 pub(super) fn failed(doing: &'static str, error: rocksdb::Error) -> StoreError {
     match error.kind() {
         ErrorKind::Corruption => StoreError::Corrupt(format!("{doing}: {error}")),
+        ErrorKind::Incomplete => StoreError::NotAtHand,
         ErrorKind::IOError if error.as_ref().contains(NO_SPACE) => StoreError::NoSpace {
             doing,
             reason: error.into_string(),

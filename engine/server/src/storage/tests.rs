@@ -89,6 +89,32 @@ fn conforms_with_tiny_memtables() {
     Suite::new(|| Owned::new(&SMALL)).test_all();
 }
 
+/// Who must not wait for a disk is told so, and finds it once somebody else has waited.
+#[test]
+fn what_is_not_in_memory_is_not_at_hand() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let open = || RocksStore::open(folder.path(), &SMALL).expect("it opens");
+    let (key, value) = (b"mkey", Bytes::from_static(b"value"));
+    let mut batch = WriteBatch::default();
+    batch.put(key, &value);
+    let store = open();
+    store.write_at_hand(&batch).expect("there is room");
+    assert_eq!(store.get_at_hand(key), Ok(Some(value.clone())));
+    store.flush().expect("it flushes");
+    drop(store);
+    let store = open();
+    let sought = |store: &RocksStore| {
+        let mut cursor = store.cursor_at_hand(Scope::Between(key.to_vec()..b"n".to_vec()));
+        cursor.seek(key).map(|()| cursor.record().is_some())
+    };
+    assert_eq!(store.get_at_hand(key), Err(StoreError::NotAtHand));
+    assert_eq!(sought(&store), Err(StoreError::NotAtHand));
+    assert_eq!(store.get(key), Ok(Some(value.clone())));
+    assert_eq!(store.get_at_hand(key), Ok(Some(value)));
+    assert_eq!(sought(&store), Ok(true));
+    assert_eq!(store.get_at_hand(b"mother"), Ok(None));
+}
+
 /// A place for checkpoints; each asks for a directory that is not there yet.
 fn places() -> (TempDir, impl Fn() -> PathBuf) {
     let folder = tempfile::tempdir().expect("a directory");

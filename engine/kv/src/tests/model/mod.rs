@@ -1,6 +1,7 @@
 //! The state machine against the simplest model: every version of every key in a map, and each
 //! question answered by a full scan.
 
+mod at_hand;
 mod batch;
 mod generate;
 mod leases;

@@ -188,7 +188,11 @@ fn check_leases(model: &Model, machine: &Machine) {
 }
 
 /// Resolves `drafts` to entries after entry `last`, with their outcomes in the model.
-fn resolve(model: &mut Model, last: u64, drafts: &[Draft]) -> (Vec<Entry>, Vec<Outcome>) {
+pub(super) fn resolve(
+    model: &mut Model,
+    last: u64,
+    drafts: &[Draft],
+) -> (Vec<Entry>, Vec<Outcome>) {
     let entries = (last + 1..).zip(drafts).map(|(index, draft)| {
         let request = draft.resolve(model);
         let outcome = model.apply(index, &request);
@@ -281,6 +285,12 @@ fn run(entries: &[Entry], cuts: &[bool], reopen: bool) -> (Records, Vec<Outcome>
     }
     let hash = hash(&machine);
     (store.dump(), outcomes, hash)
+}
+
+/// What comes of entries that are applied one by one.
+pub(super) fn records_and_outcomes(entries: &[Entry]) -> (Records, Vec<Outcome>) {
+    let (records, outcomes, _) = run(entries, &[], false);
+    (records, outcomes)
 }
 
 fn store_of(records: &Records) -> MemoryStore {

@@ -141,7 +141,7 @@ impl Stream {
             return false;
         };
         match self.page(from, Part::Present) {
-            Ok(page) => self.ring.push(page),
+            Ok(page) => _ = self.ring.push(page),
             Err(error) => panic!("what is new can be read: {error}"),
         }
         true
