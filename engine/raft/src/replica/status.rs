@@ -157,7 +157,7 @@ impl<L: LogRead> Replica<L> {
         let removed = self.is_removed();
         ReplicaStatus {
             role,
-            role_is_known: own.is_some_and(|own| own.voter || knows_members),
+            role_is_known: knows_members || own.is_some_and(|own| own.voter),
             leader: self.leader_hint(),
             term: state.term,
             first_index: self.consensus.first_index(),

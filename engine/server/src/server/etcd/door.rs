@@ -63,7 +63,7 @@ impl Door {
         let status = self.0.node.status();
         // One that has caught up passes on what it is asked: a client that knows one address has no
         // voter to go to. And upon this error clients give up for good, so it must be true.
-        let is_refused = is_learner(&status) && status.role_is_known && !status.ready;
+        let is_refused = is_learner(&status) && !status.ready;
         if served_by == ServedBy::Voters && is_refused {
             return Err(EtcdError::NotSupportedForLearner);
         }
@@ -137,7 +137,8 @@ pub(super) fn requires_leader(metadata: &MetadataMap) -> bool {
 
 /// Whether a member has no vote in its cluster.
 pub(super) fn is_learner(status: &NodeStatus) -> bool {
-    status.lifecycle == Lifecycle::Running && status.role == Role::Learner
+    let is_learner = status.role == Role::Learner && status.role_is_known;
+    status.lifecycle == Lifecycle::Running && is_learner
 }
 
 /// Which of etcd's errors says the same; `None`: it is one of them, or none does.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use dengine_kv::watch::{Addressed, Delivery, EventBatch, WatchSet, WatchSpec, Work};
+use dengine_kv::watch::{Addressed, Delivery, EventBatch, Reached, WatchSet, WatchSpec, Work};
 use dengine_kv::{ChangesQuery, ReadError, Stamp};
 use dengine_protocol::checks::status::request_status;
 use dengine_protocol::checks::watch::Ending;
@@ -53,6 +53,8 @@ pub(super) struct StreamTask<D: Dialect> {
     /// Says that there may be new history.
     listener: Listener,
     outbox: Outbox<D::Response>,
+    /// How far watches come by what is in there.
+    reached: Vec<(u64, Reached)>,
     backlog: Arc<Backlog>,
     /// A client asked how far all of them are.
     progress_wanted: bool,
@@ -127,6 +129,7 @@ impl<D: Dialect> StreamTask<D> {
             aside: BTreeMap::new(),
             whole_turn: None,
             outbox,
+            reached: Vec::new(),
             backlog,
             progress_wanted: false,
             cut_off_since: None,
@@ -356,6 +359,8 @@ impl<D: Dialect> StreamTask<D> {
                     Err(revision) => self.end_too_large(&ids, revision).await?,
                 }
             }
+            // How the next one is cut depends on how far they have come.
+            self.hand_over().await?;
         }
         self.watches.finish(telling, &mut self.shared.hub.wanted());
         Ok(())
@@ -369,14 +374,13 @@ impl<D: Dialect> StreamTask<D> {
     ) -> Result<(), End> {
         let header = self.shared.headers.now();
         for message in told {
+            // Before it is sent: if that hands over, they have come that far.
             let reached = message.reached();
+            self.reached.extend(ids.iter().map(|id| (*id, reached)));
             match ids {
                 [id] if D::WHOLE_REVISIONS => self.send_whole(*id, message, rest).await?,
                 // Watches that share messages take revisions of any size in parts.
                 _ => self.send(self.dialect.events(ids, header, message)).await?,
-            }
-            for id in ids {
-                self.watches.delivered(*id, reached);
             }
         }
         self.told(ids);
@@ -407,6 +411,8 @@ impl<D: Dialect> StreamTask<D> {
 
     /// Ends a watch, if it is there. `ending` is told the revision to begin again at.
     async fn end(&mut self, id: u64, ending: impl FnOnce(Revision) -> Ending) -> Result<(), End> {
+        // It begins again behind what it is told.
+        self.hand_over().await?;
         let resume = self.watches.remove(id, &mut self.shared.hub.wanted());
         self.active.remove(&id);
         let Some(resume) = resume else {
@@ -498,20 +504,24 @@ impl<D: Dialect> StreamTask<D> {
         }
     }
 
-    /// Does not leave what is sent waiting: something that takes time is next.
+    /// Does not leave what is sent waiting: something that takes time, or depends on how far watches
+    /// have come, is next.
     async fn hand_over(&mut self) -> Result<(), End> {
         let patience = self.shared.limits.stream_stall_timeout();
-        self.outbox.hand_over(&self.backlog, patience).await
+        self.outbox.hand_over(&self.backlog, patience).await?;
+        for (id, reached) in self.reached.drain(..) {
+            self.watches.delivered(id, reached);
+        }
+        Ok(())
     }
 
-    fn last_words(mut self, end: &End) -> LastWords<D> {
+    /// What is not handed over is not told: watches begin again before it.
+    fn last_words(&self, end: &End) -> LastWords<D> {
         if matches!(end, End::TooSlow(_) | End::InTheWay) {
             counter!(names::WATCH_STREAMS_SHED_TOTAL).increment(1);
         }
         let header = self.shared.headers.now();
-        let mut words: LastWords<D> = self.outbox.left().into_iter().map(Ok).collect();
-        words.extend(self.dialect.last_words(end, header, &self.watches));
-        words
+        self.dialect.last_words(end, header, &self.watches)
     }
 }
 

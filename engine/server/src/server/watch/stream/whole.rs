@@ -49,6 +49,8 @@ impl<D: Dialect> StreamTask<D> {
     /// Holds a part of a revision until the rest is read. Of the watches that get theirs together
     /// with others only one at a time has any.
     async fn hold(&mut self, id: u64, part: EventBatch, rest: Rest) -> Result<(), End> {
+        // Who is set aside begins again behind what it is told.
+        self.hand_over().await?;
         let others_hold = self.others_have_parts(id);
         if others_hold && rest == Rest::MayWait {
             self.set_aside(id);
@@ -63,7 +65,6 @@ impl<D: Dialect> StreamTask<D> {
             Some(held) => Some(held),
             None => {
                 if self.whole_turn.is_none() {
-                    self.hand_over().await?;
                     self.whole_turn = Some(self.turn_for_whole().await?);
                 }
                 self.backlog.part_of_revision(bytes, Bound::OfStream)
@@ -146,6 +147,7 @@ mod tests {
     use dengine_kv::{KeyRange, Stamp};
     use dengine_protocol::v1::WatchResponse;
     use dengine_types::Revision;
+    use futures::StreamExt as _;
     use tokio::runtime::Handle;
     use tokio_util::sync::CancellationToken;
 
@@ -154,7 +156,7 @@ mod tests {
     use crate::node::testing;
     use crate::server::watch::dialect::Create;
     use crate::server::watch::native::Native;
-    use crate::server::watch::stream::outbox::{Outbox, Queue};
+    use crate::server::watch::stream::outbox::{self, Outbox, Queue};
     use crate::server::watch::{OPEN_BYTES, WatchService, WatchShared};
 
     async fn with_watches(
@@ -175,6 +177,7 @@ mod tests {
             aside: BTreeMap::new(),
             whole_turn: None,
             outbox,
+            reached: Vec::new(),
             backlog: shared.backlogs.begin(&Arc::new(Connection::of(source))),
             progress_wanted: false,
             cut_off_since: None,
@@ -228,12 +231,15 @@ mod tests {
         assert!(task.has_parts(1) && !task.has_parts(2) && !task.watches.contains(2));
         // What it gets of the same page is of no use any more.
         assert!(task.send_whole(2, part(false), Rest::MayWait).await.is_ok());
-        assert_eq!(task.outbox.left().len(), 2, "both began");
+        assert_eq!(task.outbox.len(), 0);
         assert!(task.send_whole(1, part(false), Rest::MayWait).await.is_ok());
-        assert_eq!(task.outbox.left().len(), 1);
+        assert_eq!(task.outbox.len(), 1);
         task.take_back();
         assert_eq!(task.watches.next(2), Some(Revision(1)));
-        drop((task, queued));
+        assert!(task.hand_over().await.is_ok());
+        drop(task);
+        let told: Vec<_> = outbox::each(queued).collect().await;
+        assert_eq!(told.len(), 3, "both began, and one has all of it");
         stop.cancel();
         node.shutdown().await.unwrap();
     }
