@@ -247,9 +247,12 @@ impl Process {
                 Err(_) => hub.feed.gap(newest, &mut notify),
             },
         }
-        let ids: Vec<_> = match notified {
-            Woken::All => self.hub.streams.keys().copied().collect(),
-            Woken::Only(streams) => streams.into_iter().map(|StreamId(id)| id).collect(),
+        // Whoever may want it, and any other now and then: all of them, for to be woken for nothing
+        // changes nothing but the time.
+        let is_notified = notified != Woken::Only(Vec::new());
+        let ids: Vec<_> = match is_notified || matches!(next, Follow::Read(_)) {
+            true => self.hub.streams.keys().copied().collect(),
+            false => Vec::new(),
         };
         ids.into_iter()
             .for_each(|id| self.wake_stream(sim, machine, id));
