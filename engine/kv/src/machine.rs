@@ -230,7 +230,7 @@ impl<S: Store> StateMachine<S> {
         Ok(applied)
     }
 
-    /// The same without waiting for a disk. `None` if that is not possible: nothing is applied then,
+    /// The same without waiting for a disk. `None` if that can't be: nothing is applied then,
     /// and [`Self::apply_step`] does it.
     ///
     /// # Errors
@@ -256,7 +256,7 @@ impl<S: Store> StateMachine<S> {
         }
     }
 
-    /// What the next step does to `store`, and what comes of its entries; `None` if all were applied
+    /// What the next step does to `store` and what comes of its entries; `None` if all were applied
     /// before.
     fn step<T: Store>(
         &self,

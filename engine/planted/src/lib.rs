@@ -197,7 +197,7 @@ pub enum Bug {
     CachedPastRevision,
     /// A page is marked with the watches that want it after it was read, not before.
     MarkedAfterRead,
-    /// A page wakes the streams whose events it has, though it lacks those of watches that are newer.
+    /// A page wakes the streams whose events it has, though it lacks those of newer watches.
     WokenByEventsAlone,
     /// The task of a link registers its waker after it has looked for messages.
     LinkWakerLeftAfterLook,

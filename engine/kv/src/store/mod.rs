@@ -137,7 +137,7 @@ pub trait Cursor {
 }
 
 /// The errors of the storage. All of them end the member, because it cannot go on without its
-/// storage and must not guess, except for [`Self::NoSpace`] of a flush, for [`Self::NotAtHand`], and
+/// storage and must not guess, except for [`Self::NoSpace`] of a flush, [`Self::NotAtHand`], and
 /// for errors of a reader other than damage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {

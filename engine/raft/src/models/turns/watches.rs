@@ -297,7 +297,7 @@ fn a_hub_that_is_woken_before_there_is_a_stream_is_found() {
     any_turns(100_000, one_who_comes_late_is_told);
 }
 
-/// A watch is told of less, or waits for ever: a deadlock.
+/// A watch is told of less, or waits forever: a deadlock.
 #[test]
 #[should_panic(expected = "")]
 fn a_page_that_is_marked_too_late_is_found() {

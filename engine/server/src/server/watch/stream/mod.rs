@@ -504,8 +504,8 @@ impl<D: Dialect> StreamTask<D> {
         }
     }
 
-    /// Does not leave what is sent waiting: something that takes time, or depends on how far watches
-    /// have come, is next.
+    /// Does not leave what is sent waiting: something that takes time is next, or that depends on how
+    /// far watches have come.
     async fn hand_over(&mut self) -> Result<(), End> {
         let patience = self.shared.limits.stream_stall_timeout();
         self.outbox.hand_over(&self.backlog, patience).await?;

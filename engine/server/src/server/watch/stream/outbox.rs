@@ -1,8 +1,8 @@
 //! The messages of a stream on their way to its body, several together.
 //!
 //! Whatever is handed over wakes the task of the connection, which makes a frame of HTTP/2 of what
-//! it finds and writes it to the socket. A page that a hundred watches of a stream want is a hundred
-//! messages, and would be nearly as many of those.
+//! it finds and writes it to the socket. A page that a hundred watches of a stream want is a
+//! hundred messages, and would be nearly as many of those.
 
 use std::sync::Arc;
 use std::time::Duration;
