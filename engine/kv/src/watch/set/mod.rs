@@ -334,8 +334,8 @@ impl WatchSet {
         None
     }
 
-    /// Whether a page has nothing for any watch, as far as that is soon seen: a stream wants nothing
-    /// of most pages.
+    /// Whether a page has nothing for any watch, as far as that is soon seen: a stream wants
+    /// nothing of most pages.
     fn is_clearly_without(&self, page: &Page) -> bool {
         let is_for_all = page.mark >= self.present_mark && self.open.is_empty();
         let mut events = page.events.iter();

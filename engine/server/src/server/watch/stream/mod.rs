@@ -504,7 +504,7 @@ impl<D: Dialect> StreamTask<D> {
         }
     }
 
-    /// Does not leave what is sent waiting: something that takes time is next, or that depends on how
+    /// Does not leave what is sent waiting: something is next that takes time, or depends on how
     /// far watches have come.
     async fn hand_over(&mut self) -> Result<(), End> {
         let patience = self.shared.limits.stream_stall_timeout();
