@@ -91,17 +91,11 @@ impl ApplyWorker {
                 job
             },
         );
-        let mut done = match by {
-            By::Thread => self.applier.work(jobs, clock::now)?,
-            By::Caller => self.applier.work_at_hand(jobs, clock::now)?,
-        };
+        let mut done = apply_some(&mut self.applier, jobs, by)?;
         while let Some(step) = done {
             self.tell(step, start);
             start = Instant::now();
-            done = match by {
-                By::Thread => self.applier.work([], clock::now)?,
-                By::Caller => self.applier.work_at_hand([], clock::now)?,
-            };
+            done = apply_some(&mut self.applier, [], by)?;
         }
         Ok(())
     }
@@ -140,6 +134,18 @@ impl ApplyWorker {
             true => self.replica.send(told),
             false => self.replica.send_quietly(told),
         };
+    }
+}
+
+/// Applies a part of what there is to apply, as far as whoever does it may wait.
+fn apply_some(
+    applier: &mut Applier<RocksStore>,
+    jobs: impl IntoIterator<Item = ApplyJob>,
+    by: By,
+) -> Result<Option<Done>, StoreError> {
+    match by {
+        By::Thread => applier.work(jobs, clock::now),
+        By::Caller => applier.work_at_hand(jobs, clock::now),
     }
 }
 

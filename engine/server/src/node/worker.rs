@@ -9,12 +9,13 @@
 //!
 //! A runtime thread that waits takes its timers and sockets with it, for tokio lets no other thread
 //! poll them, and a member whose disk hangs must go on answering heartbeats. A turn of the replica
-//! waits for nothing. One of the applier may have to: its store may not have in memory what it
-//! asks for, or no room. So only the peers' thread takes these, after the replica's turn, of what
-//! is quick, and while it has little else to do ([`own_turns`]); it leaves to the applier's thread
-//! what the store does not have at hand ([`By`], [`Next::Leave`]); and the first turn that others
-//! add to meanwhile, or that takes long, is the last for a while ([`Pace`]). The log writer's are
-//! its thread's alone: it does nothing but wait for the disk.
+//! hardly waits (docs/design/writes.md says for what). One of the applier may have to: its store
+//! may not have in memory what it asks for, or no room. So only the peers' thread takes these,
+//! after the replica's turn, of what is quick, and while it has little else to do ([`own_turns`]);
+//! it leaves to the applier's thread what the store does not have at hand ([`By`],
+//! [`Next::Leave`]); and the first turn that others add to meanwhile, or that takes long, is the
+//! last for a while ([`Pace`]). The log writer's are its thread's alone: it does nothing but wait
+//! for the disk.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{RecvTimeoutError, SendError};
