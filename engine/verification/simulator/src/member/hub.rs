@@ -225,8 +225,9 @@ impl Process {
         let hub = &mut self.hub;
         hub.awake = false;
         let is_listened_to = !hub.streams.is_empty();
-        let mut notified = Woken::Only(Vec::new());
-        let mut notify = |woken| notified = woken;
+        let mut notified = false;
+        // All are woken: who wants nothing of a page has only passed it sooner.
+        let mut notify = |_: Woken| notified = true;
         let next = hub
             .feed
             .follow(&mut hub.follower, newest, is_listened_to, &mut notify);
@@ -247,15 +248,11 @@ impl Process {
                 Err(_) => hub.feed.gap(newest, &mut notify),
             },
         }
-        // Whoever may want it, and any other now and then: all of them, for to be woken for nothing
-        // changes nothing but the time.
-        let is_notified = notified != Woken::Only(Vec::new());
-        let ids: Vec<_> = match is_notified || matches!(next, Follow::Read(_)) {
-            true => self.hub.streams.keys().copied().collect(),
-            false => Vec::new(),
-        };
-        ids.into_iter()
-            .for_each(|id| self.wake_stream(sim, machine, id));
+        if notified {
+            let ids: Vec<_> = self.hub.streams.keys().copied().collect();
+            ids.into_iter()
+                .for_each(|id| self.wake_stream(sim, machine, id));
+        }
         if matches!(next, Follow::Read(_)) {
             self.wake_hub(sim, machine);
         }
