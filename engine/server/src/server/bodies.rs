@@ -26,6 +26,7 @@ use tonic::codegen::http::{HeaderMap, HeaderName, HeaderValue, Request, Response
 use tower::{Layer, Service};
 
 use super::calls::{Calls, Open};
+use super::streams::{Streamed, StreamedBody};
 use crate::connections::{OnConnection, PipelinePlace, Sending, give_way};
 use crate::memory::{self, Use};
 use crate::node::answers::{Held, SMALL_BYTES};
@@ -159,7 +160,7 @@ where
                 },
             };
             let held = response.extensions_mut().remove::<Arc<Held>>();
-            let parts = response.extensions_mut().remove::<CountedBy>();
+            let streamed = response.extensions_mut().remove::<Streamed>();
             let bytes = held.as_ref().map_or(SMALL_BYTES, |held| held.bytes());
             let sending = connection
                 .filter(|_| alone)
@@ -171,13 +172,8 @@ where
                 _sending: sending,
                 _place: place,
             });
-            Ok(response.map(|body| {
-                Body::new(Leaving {
-                    body: Box::pin(body),
-                    counted,
-                    parts,
-                })
-            }))
+            let streamed = streamed.and_then(|it| it.take());
+            Ok(response.map(|body| leaving(body, streamed, counted)))
         })
     }
 }
@@ -427,14 +423,14 @@ pub(super) trait CountsParts: Send + Sync {
     fn part(self: Arc<Self>, bytes: usize) -> Box<dyn Any + Send + Sync>;
 }
 
-/// A response with this has a body whose parts are counted.
+/// What counts the parts of a stream's body.
 #[derive(Clone)]
 pub(super) struct CountedBy(pub(super) Arc<dyn CountsParts>);
 
 /// The body of an answer. HTTP/2 takes all of it at once and drops it, and of a stream a part
 /// behind the one that it cannot send yet; and keeps the bytes until its client's window has room:
 /// so they carry what counts them.
-struct Leaving<B> {
+struct Leaving<B: ?Sized> {
     body: Pin<Box<B>>,
     counted: Arc<Counted>,
     parts: Option<CountedBy>,
@@ -461,7 +457,27 @@ impl AsRef<[u8]> for Carrying {
     }
 }
 
-impl<B: http_body::Body<Data = Bytes>> http_body::Body for Leaving<B> {
+/// The body of an answer, or the stream that is sent in its place.
+fn leaving<R>(body: R, streamed: Option<StreamedBody>, counted: Arc<Counted>) -> Body
+where
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<StdError>,
+{
+    match streamed {
+        None => Body::new(Leaving {
+            body: Box::pin(body),
+            counted,
+            parts: None,
+        }),
+        Some(StreamedBody { body, counted_by }) => Body::new(Leaving {
+            body: Pin::new(body),
+            counted,
+            parts: Some(counted_by),
+        }),
+    }
+}
+
+impl<B: http_body::Body<Data = Bytes> + ?Sized> http_body::Body for Leaving<B> {
     type Data = Bytes;
     type Error = B::Error;
 

@@ -8,7 +8,7 @@
 //!   much of it as that of clients serves. [`messages`]: what a member tells of itself.
 //! - [`etcd`]: the door for clients of etcd. [`serving`]: what both doors need to serve keys.
 //! - [`gate`]: what every request passes: the bound on their number, and the measuring.
-//! - [`bodies`]: requests that arrive, and answers that leave.
+//! - [`bodies`]: requests that arrive, and answers that leave. [`streams`]: those of many messages.
 //! - [`calls`]: how many calls are open.
 //! - [`slow`]: log lines for requests that took long.
 //! - [`turns`]: fair turns for long operations.
@@ -34,6 +34,7 @@ mod oversize;
 mod places;
 mod serving;
 mod slow;
+mod streams;
 mod threads;
 mod turns;
 mod watch;

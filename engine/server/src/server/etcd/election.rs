@@ -22,7 +22,8 @@ use super::door::ServedBy;
 use crate::server::gate::Kind;
 use crate::server::places::Place;
 use crate::server::serving::{Caller, counted};
-use crate::server::watch::{Lost, Responses, Tail, Teller};
+use crate::server::streams::{Beside, streamed};
+use crate::server::watch::{Lost, Tail, Teller};
 
 /// Serves elections.
 pub(super) struct ElectionService {
@@ -241,7 +242,7 @@ impl Election for ElectionService {
         Ok(counted((LeaderResponse { header, kv }, Some(held))))
     }
 
-    type ObserveStream = Responses<LeaderResponse>;
+    type ObserveStream = Beside<LeaderResponse>;
 
     async fn observe(&self, request: Request<LeaderRequest>) -> Answer<Self::ObserveStream> {
         let contests = &self.contests;
@@ -261,10 +262,7 @@ impl Election for ElectionService {
             out,
         };
         let on = observer.call.on();
-        let told = told.until(&on, observer.run());
-        let mut response: Response<Self::ObserveStream> = Response::new(told);
-        response.extensions_mut().insert(counted_by);
-        Ok(response)
+        Ok(streamed(told.until(&on, observer.run()), counted_by))
     }
 
     /// Also of one that leads no more: there is nothing left to do.

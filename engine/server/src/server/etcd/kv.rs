@@ -10,7 +10,6 @@ use dengine_etcd::etcdserverpb::{
 };
 use dengine_etcd::range::Range;
 use dengine_etcd::range_stream::RangeStream;
-use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::door::{Door, ServedBy};
@@ -19,6 +18,7 @@ use crate::server::bodies::is_gone_at;
 use crate::server::gate::Kind;
 use crate::server::places::Places;
 use crate::server::serving::{connection, counted};
+use crate::server::streams::Beside;
 
 /// Serves reads and writes of keys.
 pub(super) struct KvService {
@@ -59,7 +59,7 @@ impl Kv for KvService {
         Ok(counted((response, Some(held))))
     }
 
-    type RangeStreamStream = BoxStream<RangeStreamResponse>;
+    type RangeStreamStream = Beside<RangeStreamResponse>;
 
     async fn range_stream(
         &self,

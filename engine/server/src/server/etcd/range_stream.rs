@@ -13,7 +13,6 @@ use dengine_kv::store::Store;
 use dengine_kv::{RangeResult, Reader};
 use futures::{StreamExt as _, stream};
 use tokio::sync::OwnedMutexGuard;
-use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::door::Door;
@@ -24,6 +23,7 @@ use crate::server::bodies::{CountedBy, CountsParts, is_gone_at};
 use crate::server::gate::Kind;
 use crate::server::places::Place;
 use crate::server::serving::connection;
+use crate::server::streams::{Beside, streamed};
 use crate::storage::RocksStore;
 
 /// Tells a range to a caller that was admitted. The first piece passes the gate, like any range;
@@ -36,7 +36,7 @@ pub(super) async fn tell(
     range: RangeStream,
     request: &Request<RangeRequest>,
     place: Place,
-) -> Result<Response<BoxStream<RangeStreamResponse>>, Status> {
+) -> Result<Response<Beside<RangeStreamResponse>>, Status> {
     let connection = Arc::clone(connection(request));
     let source = Arc::clone(connection.source());
     let mut telling = Telling {
@@ -54,9 +54,7 @@ pub(super) async fn tell(
         .await;
     let first = first.map_err(|it| door.in_etcds_words(&it))?;
     let pieces = stream::once(ready(Ok(first))).chain(stream::try_unfold(telling, Telling::next));
-    let mut response: Response<BoxStream<RangeStreamResponse>> = Response::new(Box::pin(pieces));
-    response.extensions_mut().insert(CountedBy(outgoing));
-    Ok(response)
+    Ok(streamed(pieces, CountedBy(outgoing)))
 }
 
 /// A range that is told to a client.

@@ -17,8 +17,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::door::{Door, ServedBy, header, requires_leader};
 use crate::config::Config;
+use crate::server::streams::Beside;
+use crate::server::watch;
 use crate::server::watch::dialect::{Asked, Create, Dialect, End, LastWords};
-use crate::server::watch::{self, Responses};
 
 /// Without a leader for so many election timeouts, a stream ends whose client asked for that.
 const LEADERLESS_ELECTIONS: u32 = 3;
@@ -37,7 +38,7 @@ impl WatchService {
 
 #[tonic::async_trait]
 impl Watch for WatchService {
-    type WatchStream = Responses<WatchResponse>;
+    type WatchStream = Beside<WatchResponse>;
 
     async fn watch(
         &self,
@@ -49,10 +50,7 @@ impl Watch for WatchService {
             requires_leader: requires_leader(request.metadata()),
         };
         let served = self.watch.serve(etcd, request);
-        let (responses, counted) = served.map_err(|it| self.door.in_etcds_words(&it))?;
-        let mut response = Response::new(responses);
-        response.extensions_mut().insert(counted);
-        Ok(response)
+        Ok(served.map_err(|it| self.door.in_etcds_words(&it))?)
     }
 }
 

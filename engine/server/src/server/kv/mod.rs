@@ -17,7 +17,7 @@ use dengine_protocol::trace::TraceParent;
 use dengine_protocol::v1::kv_server::Kv;
 use dengine_protocol::v1::{
     self, AskLeaseRequest, AskLeaseResponse, OpenSessionRequest, OpenSessionResponse,
-    PipelineRequest,
+    PipelineRequest, PipelineResponse,
 };
 use dengine_protocol::{KvCall, LEADER_HINT_METADATA, TRACEPARENT_METADATA, kv_calls};
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -29,6 +29,7 @@ use super::forward::Origin;
 use super::gate::Kind;
 use super::serving::leases::ASK_LEASE;
 use super::serving::{Caller, Serving, connection, counted};
+use super::streams::{Beside, streamed};
 use crate::telemetry::traces::{Begun, Parent};
 
 /// Serves `Kv` from a node.
@@ -110,7 +111,10 @@ impl KvService {
     }
 
     /// Serves a stream of calls.
-    fn stream(&self, request: Request<Streaming<PipelineRequest>>) -> Answer<pipeline::Supervised> {
+    fn stream(
+        &self,
+        request: Request<Streaming<PipelineRequest>>,
+    ) -> Answer<Beside<PipelineResponse>> {
         let caller = Caller::of(&request);
         let place = connection(&request)
             .pipeline()
@@ -119,9 +123,7 @@ impl KvService {
         let patience = self.serving.node.config().limits.stream_stall_timeout();
         let supervised = pipeline::Supervised::new(pipeline, place, patience);
         let counted = supervised.counted_by();
-        let mut response = Response::new(supervised);
-        response.extensions_mut().insert(counted);
-        Ok(response)
+        Ok(streamed(supervised, counted))
     }
 }
 
@@ -167,7 +169,7 @@ macro_rules! serve_kv {
                 self.ask(request).await
             }
 
-            type PipelineStream = pipeline::Supervised;
+            type PipelineStream = Beside<PipelineResponse>;
 
             async fn pipeline(
                 &self,

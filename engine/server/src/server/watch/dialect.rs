@@ -6,6 +6,7 @@ use dengine_kv::watch::{EventBatch, WatchSet, WatchSpec};
 use dengine_protocol::checks::watch::Ending;
 use dengine_protocol::checks::{Header, RequestLimits};
 use dengine_types::Revision;
+use prost::Message;
 use tonic::Status;
 
 use crate::config::Config;
@@ -13,7 +14,7 @@ use crate::config::Config;
 /// One protocol of watches, and what it notes of one stream.
 pub(in crate::server) trait Dialect: Send + Sync + Sized + 'static {
     type Request: Send + 'static;
-    type Response: Send + Sync + 'static;
+    type Response: Message + 'static;
 
     /// Whether the parts of a large revision follow each other, or are one message if the watch
     /// wants no parts. Its parts are then held until all of them are read, within bounds.

@@ -22,13 +22,11 @@ mod stream;
 mod tail;
 
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dengine_protocol::v1::watch_server::Watch;
 use dengine_protocol::v1::{WatchRequest, WatchResponse};
-use futures::Stream;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
@@ -42,6 +40,7 @@ use super::bodies::CountedBy;
 use super::places::{Full, Places};
 use super::serving;
 use super::serving::header::Headers;
+use super::streams::{Beside, streamed};
 use super::turns::Turns;
 use crate::config::Limits;
 use crate::connections::Share;
@@ -56,9 +55,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// What the watches of a stream hold of revisions whose rest was not read yet, all together. A
 /// watch for which there is no room reads its part of the revision for itself.
 const OPEN_BYTES: usize = 1024 * 1024;
-
-/// What the watches of a stream are told.
-pub(super) type Responses<R> = Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
 
 /// Serves `Watch` from a node. Clones share everything.
 #[derive(Clone)]
@@ -131,7 +127,7 @@ impl WatchService {
         &self,
         dialect: D,
         request: Request<Streaming<D::Request>>,
-    ) -> Result<(Responses<D::Response>, CountedBy), Status> {
+    ) -> Result<Response<Beside<D::Response>>, Status> {
         let shared = Arc::clone(&self.shared);
         let connection = request.remote_addr();
         let place = shared.streams.take(connection);
@@ -141,7 +137,7 @@ impl WatchService {
         let counted = CountedBy(Arc::clone(&backlog) as _);
         let requests = request.into_inner();
         let task = StreamTask::start(dialect, shared, &on, connection, place, backlog, requests);
-        Ok((Box::pin(task), counted))
+        Ok(streamed(task, counted))
     }
 
     /// How many bytes are held for a client that has not read them.
@@ -158,16 +154,13 @@ impl WatchService {
 
 #[tonic::async_trait]
 impl Watch for WatchService {
-    type WatchStream = Responses<WatchResponse>;
+    type WatchStream = Beside<WatchResponse>;
 
     async fn watch(
         &self,
         request: Request<Streaming<WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let (responses, counted) = self.serve(Native, request)?;
-        let mut response: Response<Self::WatchStream> = Response::new(responses);
-        response.extensions_mut().insert(counted);
-        Ok(response)
+        self.serve(Native, request)
     }
 }
 

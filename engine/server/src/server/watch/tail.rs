@@ -8,7 +8,7 @@ use std::time::Duration;
 use dengine_kv::watch::{Addressed, Delivery, WatchSet, WatchSpec, Work};
 use dengine_kv::{ChangesQuery, Event};
 use dengine_types::Revision;
-use futures::{StreamExt as _, stream};
+use futures::{Stream, StreamExt as _, stream};
 use metrics::counter;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
@@ -16,7 +16,7 @@ use tonic::Status;
 
 use super::backlog::{Backlog, Held};
 use super::hub::{Listener, PageError};
-use super::{OPEN_BYTES, Responses, WatchService, WatchShared, no_stream};
+use super::{OPEN_BYTES, WatchService, WatchShared, no_stream};
 use crate::connections::{Connection, give_way};
 use crate::server::bodies::CountedBy;
 use crate::server::places::{self, Place};
@@ -113,7 +113,7 @@ impl<T: Send + 'static> Told<T> {
         self,
         on: &Connection,
         telling: impl Future<Output = Status> + Send + 'static,
-    ) -> Responses<T> {
+    ) -> impl Stream<Item = Result<T, Status>> + Send + 'static {
         let (mut last, words) = oneshot::channel();
         on.spawn(async move {
             let status = tokio::select! {
@@ -125,7 +125,7 @@ impl<T: Send + 'static> Told<T> {
         });
         let last_words = stream::once(words).flat_map(|it| stream::iter(it.ok().map(Err)));
         let told = ReceiverStream::new(self.0).map(|(message, _held)| Ok(message));
-        Box::pin(told.chain(last_words))
+        told.chain(last_words)
     }
 }
 
