@@ -1,5 +1,5 @@
 //! The thread that keeps the store small: proposes compactions and expiries while this member
-//! leads, and removes what was compacted.
+//! leads, removes what was compacted, and looks how much space is taken.
 
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
@@ -12,7 +12,7 @@ use dengine_raft::{Input, Successor};
 use tokio::sync::watch;
 
 use super::inbox::{Reply, ToReplica};
-use super::space::{HandOvers, Space, ToldLow};
+use super::space::{HandOvers, Space, StateSize, ToldLow};
 use super::status::{NodeStatus, Role};
 use super::{clock, metrics};
 use crate::error::Fatal;
@@ -34,6 +34,7 @@ pub(super) struct KeeperThread {
     pub(super) status: watch::Receiver<NodeStatus>,
     pub(super) replica: Sender<ToReplica>,
     pub(super) space: Arc<Space>,
+    pub(super) state_size: Arc<StateSize>,
     pub(super) hand_overs: HandOvers,
     pub(super) told_low: ToldLow,
     pub(super) command_gate: Arc<CommandGate>,
@@ -66,6 +67,7 @@ impl KeeperThread {
             let _ = self.replica.send(Input::Propose(commands).into());
         }
         self.look_at_disk(leads.is_some(), stalled);
+        self.state_size.look();
         self.collect()
     }
 

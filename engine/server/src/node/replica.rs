@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dengine_data_dir::{HistoryGuard, Identity};
-use dengine_kv::{Command, Reader, Request};
+use dengine_kv::{Command, Request};
 use dengine_log::{LogReader, RealDisk};
 use dengine_raft::channel::Sender;
 use dengine_raft::consensus::{ReplicaState, Role as RaftRole};
@@ -23,14 +23,13 @@ use super::inbox::ToReplica;
 use super::install::Install;
 use super::metrics::{self, TurnMetrics};
 use super::snapshots::Snapshots;
-use super::space::Space;
+use super::space::{Space, StateSize};
 use super::stages::Stages;
 use super::status::{Lifecycle, MembersView, NodeStatus, Signals};
 use super::waiters::Awaited;
 use super::worker::{By, Next, Pace, Work, Worker};
 use crate::config::Config;
 use crate::error::{Fatal, LeaderHint, RequestError};
-use crate::storage::RocksStore;
 use crate::telemetry::lines::Lines;
 use crate::transport::Peers;
 
@@ -89,7 +88,7 @@ fn names_few_keys(entry: &Entry) -> bool {
 
 /// What tells how much space is taken, and how much there is.
 pub(super) struct Sizes {
-    pub(super) reader: Reader<RocksStore>,
+    pub(super) state: Arc<StateSize>,
     pub(super) log_reader: LogReader<RealDisk>,
     pub(super) space: Arc<Space>,
 }
@@ -437,7 +436,7 @@ impl ReplicaWorker {
             stalled: status.stalled,
             removed: status.removed,
             log_bytes: self.sizes.log_reader.bytes(),
-            state_bytes: self.sizes.reader.approximate_bytes(),
+            state_bytes: self.sizes.state.bytes(),
             low_on_space: self.sizes.space.is_low(),
             snapshot_lacks_bytes: match ready {
                 true => 0,

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dengine_kv::Command;
+use dengine_kv::{Command, Reader};
 
 use crate::config::Config;
 use crate::error::RequestError;
+use crate::storage::RocksStore;
 
 /// Watches the disk of a data directory.
 #[derive(Debug)]
@@ -155,6 +156,31 @@ impl Space {
             });
         }
         Ok(())
+    }
+}
+
+/// How large the state is. Whoever must wait for nothing asks this and not the store, which answers
+/// under a lock that may be held for as long as its disk takes.
+pub(super) struct StateSize {
+    reader: Reader<RocksStore>,
+    bytes: AtomicU64,
+}
+
+impl StateSize {
+    pub(super) fn of(reader: Reader<RocksStore>) -> Self {
+        let bytes = AtomicU64::new(reader.approximate_bytes());
+        Self { reader, bytes }
+    }
+
+    /// Asks the store.
+    pub(super) fn look(&self) {
+        let bytes = self.reader.approximate_bytes();
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// At the last look.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 }
 

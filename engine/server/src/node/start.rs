@@ -30,7 +30,7 @@ use super::reclaimer::Reclaimer;
 use super::replica::{self, Jobs, ReplicaWorker, Sizes};
 use super::running::{Admission, FromPeers, OwnState, Running};
 use super::snapshots::{Maker, Snapshots};
-use super::space::{HandOvers, Space, ToldLow};
+use super::space::{HandOvers, Space, StateSize, ToldLow};
 use super::stages::Stages;
 use super::status::Signals;
 use super::syncs::Syncs;
@@ -104,6 +104,7 @@ struct Parts<'a> {
     introduced: Introduced,
     incoming: Incoming,
     space: Arc<Space>,
+    state_size: Arc<StateSize>,
     syncs: Syncs,
     metrics: TurnMetrics,
 }
@@ -189,6 +190,7 @@ impl<'a> Parts<'a> {
         let space = Arc::new(Space::of(&start.config));
         // Before anybody takes space that somebody else needs.
         space.look_and_tell();
+        let state_size = Arc::new(StateSize::of(machine.reader()));
         let incoming = Incoming::new(
             start.snapshot_paths.clone(),
             start.identity.cluster_id,
@@ -203,6 +205,7 @@ impl<'a> Parts<'a> {
             introduced: Introduced::default(),
             incoming,
             space,
+            state_size,
             syncs: syncs(&start.config),
             metrics: TurnMetrics::look_up(),
         }
@@ -254,7 +257,7 @@ impl<'a> Parts<'a> {
             installs: start.installs.clone(),
             history: start.history.clone(),
             sizes: Sizes {
-                reader: self.machine.reader(),
+                state: Arc::clone(&self.state_size),
                 log_reader,
                 space: Arc::clone(&self.space),
             },
@@ -317,6 +320,7 @@ impl<'a> Parts<'a> {
         KeeperThread {
             _reclaimer_lives: reclaimer_lives,
             space: Arc::clone(&self.space),
+            state_size: Arc::clone(&self.state_size),
             keeper: Keeper::new(self.machine.reader(), retention),
             collector: self.machine.collector(),
             status: self.start.signals.status.subscribe(),

@@ -15,7 +15,7 @@ use dengine_log::durable::create_dir_all;
 use rocksdb::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, FlushOptions,
-    LogLevel, Options, ReadOptions, ReadTier, SliceTransform, WriteOptions, properties,
+    InfoLogger, LogLevel, Options, ReadOptions, ReadTier, SliceTransform, WriteOptions, properties,
 };
 
 use super::reclaim::Failures;
@@ -44,8 +44,6 @@ const DELETED_MAX: usize = 8 << 10;
 const DELETED_AMONG: usize = 16 << 10;
 /// Hands dirty pages to the disk as they are made, or a long file's sync would hold up the log's.
 const BYTES_PER_SYNC: u64 = 1 << 20;
-const INFO_LOG_BYTES: usize = 1 << 20;
-const INFO_LOG_FILES: usize = 2;
 /// How RocksDB words that kind of error, which its C interface tells by words only.
 const NO_SPACE: &str = "No space left on device";
 
@@ -77,6 +75,7 @@ impl Default for RocksOptions {
 pub struct RocksStore {
     db: DB,
     write: WriteOptions,
+    read: ReadOptions,
     /// Of writes and reads that wait for nothing.
     write_at_hand: WriteOptions,
     read_at_hand: ReadOptions,
@@ -138,6 +137,7 @@ impl RocksStore {
         Self {
             db,
             write,
+            read: ReadOptions::default(),
             write_at_hand,
             read_at_hand: at_hand(ReadOptions::default()),
             write_buffer_bytes: options.write_buffer_bytes as u64,
@@ -172,7 +172,23 @@ impl RocksStore {
         OpenStore::new(&self.patience)
     }
 
-    fn write_now(&self, batch: &WriteBatch, write: &WriteOptions) -> Result<(), StoreError> {
+    fn get_with(
+        &self,
+        key: &[u8],
+        read: &ReadOptions,
+        failed: FailedBy,
+    ) -> Result<Option<Bytes>, StoreError> {
+        let found = self.db.get_pinned_opt(key, read);
+        let found = found.map_err(|error| failed("reading a record", error))?;
+        Ok(found.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    fn write_with(
+        &self,
+        batch: &WriteBatch,
+        write: &WriteOptions,
+        failed: FailedBy,
+    ) -> Result<(), StoreError> {
         /// What RocksDB adds to an operation: its kind and two lengths.
         const OVERHEAD_BYTES: usize = 11;
         let mut operations = rocksdb::WriteBatch::with_capacity_bytes(
@@ -194,7 +210,12 @@ impl RocksStore {
             .map_err(|error| failed("writing a batch", error))
     }
 
-    fn cursor_of(&self, mut options: ReadOptions, scope: Scope) -> RocksCursor<'_> {
+    fn cursor_with(
+        &self,
+        mut options: ReadOptions,
+        scope: Scope,
+        failed: FailedBy,
+    ) -> RocksCursor<'_> {
         let stepped_over_before = match scope {
             Scope::OneKey => {
                 options.set_prefix_same_as_start(true);
@@ -210,6 +231,7 @@ impl RocksStore {
         RocksCursor {
             iterator: self.db.raw_iterator_opt(options),
             stepped_over_before,
+            failed,
         }
     }
 
@@ -227,38 +249,34 @@ impl Store for RocksStore {
     type Cursor<'a> = RocksCursor<'a>;
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        let found = self.db.get_pinned(key);
-        let found = found.map_err(|error| failed("reading a record", error))?;
-        Ok(found.map(|value| Bytes::copy_from_slice(&value)))
+        self.get_with(key, &self.read, failed)
     }
 
     fn cursor(&self, scope: Scope) -> RocksCursor<'_> {
-        self.cursor_of(ReadOptions::default(), scope)
+        self.cursor_with(ReadOptions::default(), scope, failed)
     }
 
     fn get_at_hand(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        let found = self.db.get_pinned_opt(key, &self.read_at_hand);
-        let found = found.map_err(|error| failed("reading a record", error))?;
-        Ok(found.map(|value| Bytes::copy_from_slice(&value)))
+        self.get_with(key, &self.read_at_hand, failed_at_hand)
     }
 
     fn cursor_at_hand(&self, scope: Scope) -> RocksCursor<'_> {
-        self.cursor_of(at_hand(ReadOptions::default()), scope)
+        self.cursor_with(at_hand(ReadOptions::default()), scope, failed_at_hand)
     }
 
     fn write_at_hand(&self, batch: &WriteBatch) -> Result<(), StoreError> {
-        match self.write_now(batch, &self.write_at_hand) {
+        match self.write_with(batch, &self.write_at_hand, failed_at_hand) {
             Err(StoreError::NoSpace { .. }) => Err(StoreError::NotAtHand),
             written => written,
         }
     }
 
     fn write(&self, batch: &WriteBatch) -> Result<(), StoreError> {
-        self.patience.retry(|| self.write_now(batch, &self.write))
+        self.patience.retry(|| self.write_if_room(batch))
     }
 
     fn write_if_room(&self, batch: &WriteBatch) -> Result<(), StoreError> {
-        self.write_now(batch, &self.write)
+        self.write_with(batch, &self.write, failed)
     }
 
     fn flush(&self) -> Result<(), StoreError> {
@@ -288,6 +306,7 @@ pub struct RocksCursor<'a> {
     iterator: DBRawIterator<'a>,
     /// By its thread; `None` if it stays among the versions of a key.
     stepped_over_before: Option<u64>,
+    failed: FailedBy,
 }
 
 /// Fails rather than to read what is not in memory.
@@ -311,7 +330,7 @@ impl RocksCursor<'_> {
         }
         self.iterator
             .status()
-            .map_err(|error| failed("reading records", error))
+            .map_err(|error| (self.failed)("reading records", error))
     }
 }
 
@@ -362,12 +381,25 @@ fn db_options(counters: &StoreCounters, wanted: &RocksOptions) -> Options {
     options.set_bytes_per_sync(BYTES_PER_SYNC);
     let files = files::most(Use::Store, OPEN_FILES_MAX);
     options.set_max_open_files(i32::try_from(files).unwrap_or(i32::MAX));
-    options.set_log_level(LogLevel::Warn);
-    options.set_max_log_file_size(INFO_LOG_BYTES);
-    options.set_keep_log_file_num(INFO_LOG_FILES);
+    options.set_info_logger(info_logger());
     options.set_stats_dump_period_sec(0);
     options.set_stats_persist_period_sec(0);
     options
+}
+
+/// What RocksDB has to say is told in the member's log. It says much of it while it holds the lock
+/// that reads and writes may need too; if it wrote a file of its own then, a disk that hangs would
+/// hold up all of them.
+fn info_logger() -> InfoLogger {
+    InfoLogger::new_callback_logger(LogLevel::Warn, |level, line| match level {
+        // Its options, at each start.
+        LogLevel::Header | LogLevel::Debug | LogLevel::Info => {}
+        LogLevel::Warn => tracing::info!(target: "rocksdb", "{}", line.trim_end()),
+        // Whether the member can go on is not for RocksDB to say.
+        LogLevel::Error | LogLevel::Fatal => {
+            tracing::warn!(target: "rocksdb", "{}", line.trim_end());
+        }
+    })
 }
 
 fn table_options(wanted: &RocksOptions) -> BlockBasedOptions {
@@ -467,10 +499,20 @@ fn opening(directory: &Path, error: rocksdb::Error) -> StoreError {
     }
 }
 
+/// What an error of RocksDB means to who did this.
+type FailedBy = fn(&'static str, rocksdb::Error) -> StoreError;
+
+/// To who waits for nothing.
+fn failed_at_hand(doing: &'static str, error: rocksdb::Error) -> StoreError {
+    match error.kind() {
+        ErrorKind::Incomplete => StoreError::NotAtHand,
+        _ => failed(doing, error),
+    }
+}
+
 pub(super) fn failed(doing: &'static str, error: rocksdb::Error) -> StoreError {
     match error.kind() {
         ErrorKind::Corruption => StoreError::Corrupt(format!("{doing}: {error}")),
-        ErrorKind::Incomplete => StoreError::NotAtHand,
         ErrorKind::IOError if error.as_ref().contains(NO_SPACE) => StoreError::NoSpace {
             doing,
             reason: error.into_string(),

@@ -89,6 +89,23 @@ fn conforms_with_tiny_memtables() {
     Suite::new(|| Owned::new(&SMALL)).test_all();
 }
 
+/// RocksDB would write one while it holds a lock that reads and writes wait for, however long the
+/// disk takes.
+#[test]
+fn there_is_no_log_of_rocksdb_in_the_directory() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let store = RocksStore::open(folder.path(), &SMALL).expect("it opens");
+    store.flush().expect("it flushes");
+    drop(store);
+    RocksStore::open_read_only(folder.path()).expect("it opens to be read");
+    let names = fs_err::read_dir(folder.path()).expect("it can be listed");
+    let names = names.map(|entry| entry.expect("an entry").file_name());
+    let logs: Vec<_> = names
+        .filter(|name| name.to_string_lossy().starts_with("LOG"))
+        .collect();
+    assert!(logs.is_empty(), "{logs:?}");
+}
+
 /// Who must not wait for a disk is told so, and finds it once somebody else has waited.
 #[test]
 fn what_is_not_in_memory_is_not_at_hand() {
