@@ -73,7 +73,7 @@ use reads::Reads;
 use slow_disk::OwnDisk;
 pub use slow_disk::SlowDisk;
 use stall::Outstanding;
-use status::{KeepingUp, Removed};
+use status::{FirstHeard, KeepingUp, Removed};
 use transfer::Transfer;
 use turns::{QueuedWrite, Turns};
 use versions::Announced;
@@ -146,6 +146,8 @@ pub struct Replica<L: LogRead> {
     revision: Revision,
     removed: Removed,
     keeping_up: KeepingUp,
+    /// `None` until it hears of a leader.
+    first_heard: Option<FirstHeard>,
     /// Where the last membership change of this leader stands; another must wait until it is
     /// applied.
     change_at: Index,
@@ -230,6 +232,7 @@ impl<L: LogRead + Clone> Replica<L> {
             outstanding: Outstanding::default(),
             revision: machine.revision(),
             keeping_up: KeepingUp::default(),
+            first_heard: None,
             change_at: Index(0),
             transfer: None,
             refused: Vec::new(),

@@ -28,7 +28,10 @@ pub enum Role {
 pub struct ReplicaStatus {
     /// Its part.
     pub role: Role,
-    /// Whether that is so: who has not applied again what its log has may be taken for a learner.
+    /// Whether that is so. A voter may take itself for a learner until it has applied what its log
+    /// has, and the entry that made it one may be on other members alone: so a learner knows that
+    /// it is one once it has followed a leader for a while, and has applied what was committed when
+    /// it first heard of it.
     pub role_is_known: bool,
     /// Whom it follows, if anybody; itself if it leads.
     pub leader: Option<LeaderHint>,
@@ -139,6 +142,19 @@ pub(super) struct Removed {
     pub(super) by_peer: Option<Moment>,
 }
 
+/// What was committed, as far as this member's first leader knew, when it first heard of one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FirstHeard {
+    at: Moment,
+    committed: Index,
+}
+
+impl FirstHeard {
+    /// So many election timeouts it has no certain role: those who begin a cluster are learners for
+    /// as long as it takes them to have its first entries.
+    const CALLED_NOTHING: u32 = 2;
+}
+
 impl<L: LogRead> Replica<L> {
     /// Where this member stands.
     #[must_use]
@@ -151,13 +167,12 @@ impl<L: LogRead> Replica<L> {
             RaftRole::Follower => Role::Learner,
         };
         let own = self.membership.members.get(&self.config.member_id);
-        let knows_members = self.applied >= self.log_at_start.min(self.consensus.last_index());
         let timeout = self.config.election_timeout;
         let stalled = self.outstanding.is_stalled(self.now, timeout);
         let removed = self.is_removed();
         ReplicaStatus {
             role,
-            role_is_known: knows_members || own.is_some_and(|own| own.voter),
+            role_is_known: own.is_some_and(|own| own.voter) || self.knows_that_it_learns(),
             leader: self.leader_hint(),
             term: state.term,
             first_index: self.consensus.first_index(),
@@ -174,12 +189,25 @@ impl<L: LogRead> Replica<L> {
         }
     }
 
+    fn knows_that_it_learns(&self) -> bool {
+        let for_long = self.config.election_timeout * FirstHeard::CALLED_NOTHING;
+        // One that is not among the members has joined them just now.
+        let is_member = self.membership.members.contains_key(&self.config.member_id);
+        let has_applied_its_log =
+            self.applied >= self.log_at_start.min(self.consensus.last_index());
+        self.first_heard.is_some_and(|first| {
+            let has_applied = has_applied_its_log && self.applied >= first.committed;
+            self.now.since(first.at) >= for_long && (has_applied || !is_member)
+        })
+    }
+
     /// By what the leader says is committed: its own commit index alone stands still where it waits
     /// for a snapshot.
     pub(super) fn look_whether_it_keeps_up(&mut self) {
         let timeout = self.config.election_timeout;
         if let Some((at, committed)) = self.consensus.leader_commit() {
             let committed = committed.max(self.consensus.commit_index());
+            self.first_heard.get_or_insert(FirstHeard { at, committed });
             self.keeping_up.note(committed, at, timeout);
         }
         self.keeping_up.look(self.applied, self.now, timeout);
@@ -337,6 +365,48 @@ mod tests {
         // In the first one it is sent the entry.
         pair.tick(Some);
         assert!(pair.tick(Some));
+    }
+
+    /// Clients of etcd that are told so give up for good.
+    #[test]
+    fn a_learner_is_called_one_once_it_has_followed_its_leader_for_a_while() {
+        let mut pair = Pair::new();
+        let timeout = pair.learner.replica.config.election_timeout;
+        let is_known = |pair: &Pair| pair.learner.replica.status().role_is_known;
+        for _ in 0..200 {
+            pair.learner.tick();
+            assert!(!is_known(&pair), "it has heard of no leader");
+        }
+        pair.leader.now = pair.learner.now;
+        pair.tick(Some);
+        assert!(!is_known(&pair));
+        let begun = pair.learner.now;
+        while !is_known(&pair) {
+            pair.tick(Some);
+        }
+        assert!(pair.learner.now.since(begun) >= timeout);
+        assert_eq!(pair.learner.replica.status().role, Role::Learner);
+    }
+
+    /// It may have been made a voter by what it lacks.
+    #[test]
+    fn a_learner_that_lacks_what_was_committed_is_called_nothing() {
+        let mut pair = Pair::new();
+        pair.tick(Some);
+        pair.tick(Some);
+        pair.write(1);
+        pair.leader.sent.clear();
+        pair.tick(without_log);
+        // As if it began now.
+        pair.learner.replica.first_heard = None;
+        let is_known = |pair: &Pair| pair.learner.replica.status().role_is_known;
+        for _ in 0..200 {
+            pair.tick(without_log);
+            assert!(!is_known(&pair));
+        }
+        while !is_known(&pair) {
+            pair.tick(Some);
+        }
     }
 
     /// A peer may have what was given up; a leader that counts this member in knows better.

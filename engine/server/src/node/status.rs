@@ -31,8 +31,7 @@ pub struct NodeStatus {
     pub member_id: MemberId,
     /// Its part.
     pub role: Role,
-    /// Whether that is so: after a crash a voter is taken for a learner until it has applied its
-    /// log again.
+    /// Whether that is so: a voter may be taken for a learner at first.
     pub role_is_known: bool,
     /// Whom it follows, if anybody; itself if it leads.
     pub leader: Option<LeaderHint>,
