@@ -4,6 +4,7 @@
 //! conformance suite; what the bytes mean is none of its business.
 
 mod checkpoint;
+mod lines;
 mod pieces;
 mod reclaim;
 mod rocks;

@@ -15,9 +15,10 @@ use dengine_log::durable::create_dir_all;
 use rocksdb::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, FlushOptions,
-    InfoLogger, LogLevel, Options, ReadOptions, ReadTier, SliceTransform, WriteOptions, properties,
+    Options, ReadOptions, ReadTier, SliceTransform, WriteOptions, properties,
 };
 
+use super::lines::info_logger;
 use super::reclaim::Failures;
 use super::space::{OpenStore, Patience};
 use super::statistics::StoreCounters;
@@ -385,21 +386,6 @@ fn db_options(counters: &StoreCounters, wanted: &RocksOptions) -> Options {
     options.set_stats_dump_period_sec(0);
     options.set_stats_persist_period_sec(0);
     options
-}
-
-/// What RocksDB has to say is told in the member's log. It says much of it while it holds the lock
-/// that reads and writes may need too; if it wrote a file of its own then, a disk that hangs would
-/// hold up all of them.
-fn info_logger() -> InfoLogger {
-    InfoLogger::new_callback_logger(LogLevel::Warn, |level, line| match level {
-        // Its options, at each start.
-        LogLevel::Header | LogLevel::Debug | LogLevel::Info => {}
-        LogLevel::Warn => tracing::info!(target: "rocksdb", "{}", line.trim_end()),
-        // Whether the member can go on is not for RocksDB to say.
-        LogLevel::Error | LogLevel::Fatal => {
-            tracing::warn!(target: "rocksdb", "{}", line.trim_end());
-        }
-    })
 }
 
 fn table_options(wanted: &RocksOptions) -> BlockBasedOptions {
