@@ -6,13 +6,13 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use dengine_kv::{Collector, ReadError, StoreError};
+use dengine_raft::Input;
 use dengine_raft::channel::{Receiver, Sender};
 use dengine_raft::replica::{CommandGate, Keeper};
-use dengine_raft::{Input, Successor};
 use tokio::sync::watch;
 
-use super::inbox::{Reply, ToReplica};
-use super::space::{HandOvers, Space, StateSize, ToldLow};
+use super::inbox::ToReplica;
+use super::space::StateSize;
 use super::status::{NodeStatus, Role};
 use super::{clock, metrics};
 use crate::error::Fatal;
@@ -33,10 +33,7 @@ pub(super) struct KeeperThread {
     pub(super) _reclaimer_lives: Sender<()>,
     pub(super) status: watch::Receiver<NodeStatus>,
     pub(super) replica: Sender<ToReplica>,
-    pub(super) space: Arc<Space>,
     pub(super) state_size: Arc<StateSize>,
-    pub(super) hand_overs: HandOvers,
-    pub(super) told_low: ToldLow,
     pub(super) command_gate: Arc<CommandGate>,
 }
 
@@ -54,10 +51,9 @@ impl KeeperThread {
     }
 
     fn work(&mut self) -> Result<(), ReadError> {
-        let (leads, stalled) = {
+        let leads = {
             let status = self.status.borrow();
-            let leads = (status.role == Role::Leader).then_some(status.term);
-            (leads, status.stalled)
+            (status.role == Role::Leader).then_some(status.term)
         };
         let commands = self
             .keeper
@@ -66,40 +62,10 @@ impl KeeperThread {
             // If the replica is gone, it need not know.
             let _ = self.replica.send(Input::Propose(commands).into());
         }
-        self.look_at_disk(leads.is_some(), stalled);
-        self.state_size.look();
-        self.collect()
-    }
-
-    fn look_at_disk(&mut self, leads: bool, stalled: bool) {
-        self.space.look_and_tell();
-        let low = self.space.is_low();
-        if self.told_low.is_due(low, Instant::now()) {
-            // If the replica is gone, it need not know.
-            let _ = self.replica.send(Input::LowOnSpace(low).into());
-        }
-        if self
-            .hand_overs
-            .is_due(low || stalled, leads, Instant::now())
-        {
-            // A member whose disk gets on leads better than one whose disk does not, even if it is
-            // nearly full.
-            self.hand_over(if stalled {
-                Successor::Soonest
-            } else {
-                Successor::Fit
-            });
-        }
         let behind = self.keeper.behind().unwrap_or_default();
         ::metrics::gauge!(metrics::EXPIRY_BEHIND_SECONDS).set(behind.as_secs_f64());
-        ::metrics::gauge!(metrics::DISK_FREE_BYTES).set(self.space.free_bytes() as f64);
-        ::metrics::gauge!(metrics::LOW_ON_SPACE).set(f64::from(u8::from(low)));
-    }
-
-    fn hand_over(&self, to: Successor) {
-        let (caller, _) = Reply::channel();
-        // If the replica is gone, it need not know.
-        let _ = self.replica.send(ToReplica::Transfer(to, caller));
+        self.state_size.look();
+        self.collect()
     }
 
     /// Keeps up with any rate of writes, and still lets the rest of the work have its turn. What

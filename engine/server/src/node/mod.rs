@@ -41,6 +41,7 @@ mod syncs;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod waiters;
+mod watchdog;
 mod worker;
 
 use std::net::IpAddr;

@@ -115,7 +115,7 @@ pub(super) struct ReplicaWorker {
     /// Of messages that were refused: any sender decides how many.
     pub(super) refusals: Lines,
     /// The keeper's thread ends with this.
-    pub(super) _keeper_lives: Sender<()>,
+    pub(super) _helpers_live: [Sender<()>; 2],
 }
 
 impl Work<ToReplica> for ReplicaWorker {

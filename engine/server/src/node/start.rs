@@ -34,6 +34,7 @@ use super::space::{HandOvers, Space, StateSize, ToldLow};
 use super::stages::Stages;
 use super::status::Signals;
 use super::syncs::Syncs;
+use super::watchdog::Watchdog;
 use super::worker::worker;
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, StartError};
@@ -134,6 +135,7 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     let (apply_jobs, apply_thread) = worker(APPLY_THREAD, applier::PACE, fatal.clone());
     let (flush, flushes) = FlushRequests::channel();
     let (keeper_lives, keeper_stop) = channel();
+    let (watchdog_lives, watchdog_stop) = channel();
     let (reclaimer_lives, reclaimer_stop) = channel();
     let jobs = Jobs {
         log: log_jobs,
@@ -142,7 +144,8 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     };
     let keeper = parts.keeper(&replica, reclaimer_lives);
     let reclaimer = parts.reclaimer();
-    let mut replica = parts.replica(replica, log.reader(), jobs, keeper_lives);
+    let watchdog = parts.watchdog();
+    let mut replica = parts.replica(replica, log.reader(), jobs, [keeper_lives, watchdog_lives]);
     // Before any caller can ask: a member with an identity must never seem to wait for one.
     replica.publish();
     let log = parts.log_thread(log)?;
@@ -174,6 +177,7 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
     })?;
     threads.spawn(APPLY_THREAD, move || apply_thread.run(applier))?;
     threads.spawn("dengine-keeper", move || keeper.run(&keeper_stop))?;
+    threads.spawn("dengine-disk", move || watchdog.run(&watchdog_stop))?;
     threads.spawn("dengine-reclaim", move || reclaimer.run(&reclaimer_stop))?;
     threads.spawn(REPLICA_THREAD, move || replica_thread.run(replica))?;
     Ok(running.with(threads.handles))
@@ -242,7 +246,7 @@ impl<'a> Parts<'a> {
         replica: Replica<LogReader<RealDisk>>,
         log_reader: LogReader<RealDisk>,
         jobs: Jobs,
-        keeper_lives: Sender<()>,
+        helpers_live: [Sender<()>; 2],
     ) -> ReplicaWorker {
         let start = self.start;
         ReplicaWorker {
@@ -267,7 +271,7 @@ impl<'a> Parts<'a> {
             stages: Stages::new(self.metrics.commit.clone()),
             metrics: self.metrics.clone(),
             next_tick: Instant::now() + start.config.tick(),
-            _keeper_lives: keeper_lives,
+            _helpers_live: helpers_live,
         }
     }
 
@@ -319,15 +323,22 @@ impl<'a> Parts<'a> {
         let retention = retention(&self.start.config, &self.space);
         KeeperThread {
             _reclaimer_lives: reclaimer_lives,
-            space: Arc::clone(&self.space),
             state_size: Arc::clone(&self.state_size),
             keeper: Keeper::new(self.machine.reader(), retention),
             collector: self.machine.collector(),
             status: self.start.signals.status.subscribe(),
             replica: self.inbox.queue(),
+            command_gate: replica.command_gate(),
+        }
+    }
+
+    fn watchdog(&self) -> Watchdog {
+        Watchdog {
+            status: self.start.signals.status.subscribe(),
+            replica: self.inbox.queue(),
+            space: Arc::clone(&self.space),
             hand_overs: HandOvers::new(self.start.config.heartbeat()),
             told_low: ToldLow::default(),
-            command_gate: replica.command_gate(),
         }
     }
 
