@@ -15,7 +15,7 @@ use dengine_kv::StoreError;
 use dengine_kv::store::Reclaimed;
 use rocksdb::{
     BottommostLevelCompaction, CompactOptions, IngestExternalFileOptions, LiveFile, Options,
-    SstFileWriter, properties as named,
+    ReadOptions, SstFileWriter, properties as named,
 };
 
 use super::pieces::bounds;
@@ -167,6 +167,7 @@ impl RocksStore {
 
     fn records(&self, files: &[LiveFile]) -> Result<Records, StoreError> {
         let mut records = Records::of(files);
+        self.open_tables(files);
         let tables = self.database();
         let tables = tables.property_value(named::AGGREGATED_TABLE_PROPERTIES);
         let tables = tables.map_err(|error| failed("looking at tables", error))?;
@@ -185,6 +186,18 @@ impl RocksStore {
             records.deletions += self.property(deletions);
         }
         Ok(records)
+    }
+
+    /// RocksDB reads what it does not know of a table while it holds the lock that everybody needs:
+    /// so whoever asks about tables has each of them opened before, without it.
+    fn open_tables(&self, files: &[LiveFile]) {
+        let mut read = ReadOptions::default();
+        read.set_total_order_seek(true);
+        read.fill_cache(false);
+        let mut tables = self.database().raw_iterator_opt(read);
+        for key in files.iter().filter_map(|file| file.start_key.as_ref()) {
+            tables.seek(key);
+        }
     }
 
     fn failures_now(&self) -> u64 {
