@@ -7,7 +7,8 @@
 //! - An answer counts until it is sent; see [`connections`](crate::connections). So does its call,
 //!   however small it is ([`calls`](super::calls)).
 //! - The time that a caller gives its call (`grpc-timeout`) ends it with DEADLINE_EXCEEDED, as the
-//!   API promises; for clients of etcd only once they wait no longer.
+//!   API promises; for clients of etcd only once they wait no longer. A stream that has begun to
+//!   answer goes on: its caller ends it.
 
 use std::any::Any;
 use std::net::IpAddr;

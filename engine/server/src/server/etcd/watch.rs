@@ -13,7 +13,7 @@ use dengine_protocol::checks::watch::Ending;
 use dengine_protocol::checks::{Header, RequestLimits};
 use dengine_protocol::v1::CancelCause;
 use dengine_types::Revision;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::door::{Door, ServedBy, header, requires_leader};
 use crate::config::Config;
@@ -67,6 +67,7 @@ impl Dialect for Etcd {
 
     const WHOLE_REVISIONS: bool = true;
     const RESUMES_WATCHES: bool = false;
+    const OUTLIVES_REQUESTS: bool = true;
 
     fn asked(&self, request: WatchRequest, _: &RequestLimits) -> Option<Asked> {
         Some(match request.request_union? {
@@ -140,11 +141,12 @@ impl Dialect for Etcd {
             .then(|| config.election_timeout() * LEADERLESS_ELECTIONS)
     }
 
-    /// Whatever it is, clients begin again elsewhere upon this code, each watch where it was, and
-    /// end for good upon any other.
+    /// Clients begin again elsewhere upon this code, each watch where it was, and end for good upon
+    /// any other but INTERNAL: so it is all that they are told, unless what they sent was wrong.
     fn last_words(&self, end: &End, _: Header, _: &WatchSet) -> LastWords<Self> {
         vec![Err(match end {
             End::Gone => return Vec::new(),
+            End::Broken(status) => unreadable(status),
             End::TooSlow(_) | End::InTheWay => {
                 Status::unavailable("etcdserver: the client does not read its watches")
             }
@@ -168,6 +170,16 @@ fn asked_for(request: &WatchCreateRequest) -> Create {
         progress_notify: request.progress_notify,
         in_parts: request.fragment,
         spec: create.map(|it| it.spec).map_err(|it| it.to_string()),
+    }
+}
+
+/// What is wrong with what a client sent, as etcd's server says it.
+fn unreadable(status: &Status) -> Status {
+    match status.code() {
+        // It took too long to arrive, or too much came so at a time: another try may go well.
+        Code::ResourceExhausted => Status::unavailable(format!("etcdserver: {}", status.message())),
+        Code::OutOfRange => Status::resource_exhausted(status.message()),
+        _ => status.clone(),
     }
 }
 
@@ -264,6 +276,27 @@ mod tests {
             let status = words.pop().expect("it has last words").unwrap_err();
             assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
             assert!(words.is_empty());
+        }
+    }
+
+    /// With no status, or any that is not true, its other watches ended for good.
+    #[test]
+    fn what_a_client_sent_is_called_wrong_only_if_it_was() {
+        for (status, code) in [
+            (
+                Status::resource_exhausted("it did not arrive"),
+                Code::Unavailable,
+            ),
+            (
+                Status::out_of_range("it is too large"),
+                Code::ResourceExhausted,
+            ),
+            (Status::internal("it is no request"), Code::Internal),
+        ] {
+            let end = End::Broken(status);
+            let mut words = etcd().last_words(&end, now(), &no_watches());
+            let said = words.pop().expect("it has last words").unwrap_err();
+            assert_eq!(said.code(), code, "{said}");
         }
     }
 

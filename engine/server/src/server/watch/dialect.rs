@@ -24,6 +24,10 @@ pub(in crate::server) trait Dialect: Send + Sync + Sized + 'static {
     /// Otherwise its stream ends, upon which it does.
     const RESUMES_WATCHES: bool;
 
+    /// Whether a client is told what it watches after it has said that it asks for nothing more.
+    /// Otherwise its stream ends then.
+    const OUTLIVES_REQUESTS: bool;
+
     /// What a client asks for; `None` if that is not known here.
     fn asked(&self, request: Self::Request, limits: &RequestLimits) -> Option<Asked>;
 
@@ -99,6 +103,8 @@ pub(in crate::server) struct Create {
 pub(in crate::server) enum End {
     /// The client has gone, or is done.
     Gone,
+    /// A request did not arrive whole, or can't be read.
+    Broken(Status),
     /// The client reads nothing, or too little, for so long.
     TooSlow(Duration),
     /// The same, and others wait for what it holds.

@@ -22,6 +22,7 @@ impl Dialect for Native {
 
     const WHOLE_REVISIONS: bool = false;
     const RESUMES_WATCHES: bool = true;
+    const OUTLIVES_REQUESTS: bool = false;
 
     /// Something else is from a newer client; silence says that nothing came of it.
     fn asked(&self, request: WatchRequest, limits: &RequestLimits) -> Option<Asked> {
@@ -124,6 +125,11 @@ fn free_id(watches: &WatchSet) -> u64 {
 fn ending(end: &End) -> Option<(CancelCause, String, Status)> {
     Some(match end {
         End::Gone => return None,
+        End::Broken(status) => (
+            CancelCause::Unavailable,
+            status.message().to_owned(),
+            status.clone(),
+        ),
         End::TooSlow(patience) => too_slow(format!(
             "the client read nothing, or too little, for {patience:?} (--stream-stall-timeout-ms); \
              resume at the given revision"

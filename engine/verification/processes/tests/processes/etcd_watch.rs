@@ -322,6 +322,21 @@ async fn a_large_revision_is_one_message_or_parts_that_follow_each_other() {
     assert!(!last.1 && others.iter().all(|(_, more)| *more), "{parts:?}");
 }
 
+/// Tools that ask once say at once that they ask for nothing more.
+#[tokio::test]
+async fn a_client_that_asks_for_nothing_more_is_told_what_it_watches() {
+    let cluster = cluster(1).await;
+    let mut watching = Watching::at(&cluster.members[0]).await;
+    watching.create(prefix_a()).await;
+    let (nobody, _) = mpsc::unbounded_channel();
+    watching.asks = nobody;
+    for value in ["1", "2"] {
+        let put = watching.put("a", value).await;
+        let told = watching.next().await.unwrap();
+        assert_eq!(revision(&told), put);
+    }
+}
+
 /// Upon any other code clientv3 ends the watch for good.
 #[tokio::test]
 async fn a_member_that_stops_has_its_watches_begin_again_elsewhere() {

@@ -58,6 +58,8 @@ pub(super) struct StreamTask<D: Dialect> {
     backlog: Arc<Backlog>,
     /// A client asked how far all of them are.
     progress_wanted: bool,
+    /// The client asks for nothing more, and wants to be told what it has asked for.
+    asks_no_more: bool,
     /// Since when the member cannot answer for its state being recent.
     cut_off_since: Option<Instant>,
 }
@@ -94,12 +96,14 @@ impl Drop for Counted {
 
 /// What happened.
 enum Turn<R> {
-    Requested(Option<R>),
+    Requested(Result<Option<R>, Status>),
     /// There may be new work.
     Changed,
     /// There is room for the work that there is.
     Room(Held),
     Look,
+    /// Nobody reads any more.
+    Unread,
     GivenUp,
     Stop,
 }
@@ -132,6 +136,7 @@ impl<D: Dialect> StreamTask<D> {
             reached: Vec::new(),
             backlog,
             progress_wanted: false,
+            asks_no_more: false,
             cut_off_since: None,
         };
         on.spawn(async move {
@@ -156,7 +161,7 @@ impl<D: Dialect> StreamTask<D> {
         loop {
             // What it is, is looked at again once there is room: meanwhile nothing of history is
             // held for it.
-            let answers = self.aside.is_empty();
+            let answers = self.aside.is_empty() && !self.asks_no_more;
             let wants_room = self.shared.hub.has_work(&mut self.watches);
             if !wants_room && let Err(end) = self.answer_progress().await {
                 return self.last_words(&end);
@@ -167,9 +172,8 @@ impl<D: Dialect> StreamTask<D> {
                 biased;
                 () = stop.cancelled() => Turn::Stop,
                 () = backlog.given_up() => Turn::GivenUp,
-                request = requests.message(), if answers => {
-                    Turn::Requested(request.unwrap_or_default())
-                }
+                () = self.outbox.closed() => Turn::Unread,
+                request = requests.message(), if answers => Turn::Requested(request),
                 _ = look.tick() => Turn::Look,
                 room = backlog.room(), if wants_room => Turn::Room(room),
                 () = news, if !wants_room => Turn::Changed,
@@ -184,8 +188,13 @@ impl<D: Dialect> StreamTask<D> {
 
     async fn turn(&mut self, turn: Turn<D::Request>) -> Result<(), End> {
         match turn {
-            Turn::Requested(None) => Err(End::Gone),
-            Turn::Requested(Some(request)) => self.request(request).await,
+            Turn::Requested(Ok(Some(request))) => self.request(request).await,
+            Turn::Requested(Ok(None)) if D::OUTLIVES_REQUESTS => {
+                self.asks_no_more = true;
+                Ok(())
+            }
+            Turn::Requested(Ok(None)) | Turn::Unread => Err(End::Gone),
+            Turn::Requested(Err(status)) => Err(End::Broken(status)),
             Turn::Changed => Ok(()),
             Turn::Room(_room) => match self.shared.hub.work(&mut self.watches) {
                 Some(work) => self.work(work).await,

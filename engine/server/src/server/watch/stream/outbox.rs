@@ -82,6 +82,11 @@ impl<R> Outbox<R> {
         Ok(())
     }
 
+    /// Waits until nobody reads what it hands over.
+    pub(super) async fn closed(&self) {
+        self.queue.closed().await;
+    }
+
     /// How many messages are not handed over.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {

@@ -180,6 +180,7 @@ mod tests {
             reached: Vec::new(),
             backlog: shared.backlogs.begin(&Arc::new(Connection::of(source))),
             progress_wanted: false,
+            asks_no_more: false,
             cut_off_since: None,
         };
         for id in ids {
