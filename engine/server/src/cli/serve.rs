@@ -39,7 +39,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
         say(config.to_toml().trim_end());
         return Ok(EXIT_OK);
     }
-    telemetry::install_log_lines(config.log_format, &config.log_level)?;
+    let lines = telemetry::install_log_lines(config.log_format, &config.log_level)?;
     files::raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -50,6 +50,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
     let threads = ServerThreads::start().map_err(StartError::Thread)?;
     let code = runtime.block_on(serve(config, &threads));
     if let Ok(End::WhileOpening) = code {
+        drop(lines);
         end_at_once(EXIT_OK);
     }
     // Requests that outlasted everybody's patience end here, and with them the last handles of the

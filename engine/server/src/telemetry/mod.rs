@@ -13,6 +13,7 @@ use std::io::IsTerminal as _;
 
 pub use metrics_exporter_prometheus::PrometheusHandle;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, Registry};
 
@@ -48,23 +49,40 @@ pub enum TelemetryError {
     MetricsInstalled(#[from] BuildError),
 }
 
+/// Lines that wait to be written; beyond them lines are lost.
+const LINES_WAITING_MAX: usize = 4096;
+
+/// Until it is dropped, lines are written. Then those that wait still are, for a second at most.
+#[must_use]
+pub struct LogLines(#[expect(dead_code, reason = "it works by being dropped")] WorkerGuard);
+
 /// Sends log lines of at least `level` to standard error, for the whole process.
+///
+/// A thread writes them: where standard error takes nothing, as with a container runtime that
+/// hangs, whoever has something to say goes on, with a lock held perhaps.
 ///
 /// # Errors
 /// The level is not understood, or the process has a subscriber already.
-pub fn install_log_lines(format: LogFormat, level: &str) -> Result<(), TelemetryError> {
+pub fn install_log_lines(format: LogFormat, level: &str) -> Result<LogLines, TelemetryError> {
     let filter = filter(level)?;
+    let (writer, written) = NonBlockingBuilder::default()
+        .buffered_lines_limit(LINES_WAITING_MAX)
+        .lossy(true)
+        .thread_name("dengine-lines")
+        .finish(std::io::stderr());
     // Colours are for people: in a file they stand between a field and its value.
     let unset = std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_ansi(unset && std::io::stderr().is_terminal());
     let lines = match format {
         LogFormat::Text => lines.with_target(false).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     let subscriber = Registry::default().with(lines.with_filter(filter));
-    tracing::subscriber::set_global_default(subscriber).map_err(|_| TelemetryError::LinesInstalled)
+    tracing::subscriber::set_global_default(subscriber)
+        .map_err(|_| TelemetryError::LinesInstalled)?;
+    Ok(LogLines(written))
 }
 
 /// Selects log lines of at least `level`. Of those of HTTP/2, which a client can cause at will,

@@ -1,5 +1,7 @@
 //! Probes hear the truth: `ready` follows the quorum, `live` does not.
 
+use std::cell::RefCell;
+
 use dengine_client::Consistency;
 use dengine_protocol::health::{LIVE, READY};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -31,6 +33,23 @@ async fn both_ports_say(member: &Member, service: &str, expect: ServingStatus) {
         })
         .await;
     }
+}
+
+/// A container runtime that hangs, or a terminal that is stopped, held up whoever had something to
+/// say, with RocksDB's lock held at times.
+#[tokio::test]
+async fn a_member_whose_log_nobody_reads_serves_and_ends() {
+    let unread = RefCell::new(Vec::new());
+    let mut cluster = Cluster::form_with(1, |member| {
+        unread.borrow_mut().push(member.log_to_nobody());
+        member.add_args(["--log-level", "trace"]);
+    })
+    .await;
+    let client = cluster.members[0].client().await;
+    for value in 0..1_000_u32 {
+        client.put("k", value.to_string()).await.unwrap();
+    }
+    assert!(cluster.members[0].terminate().success());
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! One member, over all the times that its process is started and killed.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -210,6 +211,17 @@ impl Member {
             self.kill();
         }
         fs_err::remove_dir_all(&self.data_dir).unwrap();
+    }
+
+    /// Has it log to a pipe that nobody reads, as long as the other end is held.
+    pub(crate) fn log_to_nobody(&self) -> File {
+        let made = Command::new("mkfifo").arg(&self.log).status();
+        assert!(made.expect("there is mkfifo").success());
+        let both_ends = fs_err::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&self.log);
+        both_ends.expect("it was just made").into()
     }
 
     /// Everything it has logged.
