@@ -143,8 +143,7 @@ pub(super) fn start(start: &Start, runtime: &Handle) -> Result<Running, StartErr
         flush: flush.clone(),
     };
     let keeper = parts.keeper(&replica, reclaimer_lives);
-    let reclaimer = parts.reclaimer();
-    let watchdog = parts.watchdog();
+    let (reclaimer, watchdog) = (parts.reclaimer(), parts.watchdog());
     let mut replica = parts.replica(replica, log.reader(), jobs, [keeper_lives, watchdog_lives]);
     // Before any caller can ask: a member with an identity must never seem to wait for one.
     replica.publish();
