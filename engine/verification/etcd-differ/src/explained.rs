@@ -61,6 +61,14 @@ pub const EXPLAINED: &[Explained] = &[
         applies: hash_of_none,
     },
     Explained {
+        name: "hash-of-compaction",
+        what: "HashKV of the revision that was compacted last: etcd names the compaction before \
+               it, once this one has gone through its store",
+        why: "it then has the hash that it took while it compacted",
+        ends: false,
+        applies: hash_of_compaction,
+    },
+    Explained {
         name: "lease-before-key",
         what: "a transaction with a put that keeps the value of a key and names a lease, where \
                both are missing: DEngine tells of the lease, and etcd before 3.7 of the key",
@@ -186,6 +194,21 @@ fn hash_of_none(operation: &Operation, of_nothing: &Reply, of_now: &Reply) -> bo
         ..*of_now
     };
     request.revision <= 0 && *of_nothing == as_asked
+}
+
+fn hash_of_compaction(operation: &Operation, kept: &Reply, made: &Reply) -> bool {
+    let (Operation::HashKv(request), Reply::HashKv(kept), Reply::HashKv(made)) =
+        (operation, kept, made)
+    else {
+        return false;
+    };
+    let as_made = pb::HashKvResponse {
+        compact_revision: made.compact_revision,
+        ..*kept
+    };
+    request.revision == made.compact_revision
+        && kept.compact_revision < made.compact_revision
+        && as_made == *made
 }
 
 fn lease_before_key(operation: &Operation, of_key: &Reply, of_lease: &Reply) -> bool {
