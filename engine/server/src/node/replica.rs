@@ -114,7 +114,7 @@ pub(super) struct ReplicaWorker {
     pub(super) next_tick: Instant,
     /// Of messages that were refused: any sender decides how many.
     pub(super) refusals: Lines,
-    /// The keeper's thread ends with this.
+    /// The threads of the keeper and the watchdog end with these.
     pub(super) _helpers_live: [Sender<()>; 2],
 }
 
