@@ -9,6 +9,7 @@ use etcd_client::{
     WatchResponseStream,
 };
 use tokio::sync::{self, watch};
+use tokio::task::AbortHandle;
 
 use super::etcd::in_words;
 
@@ -19,9 +20,16 @@ pub(super) struct Watches {
 }
 
 struct Running {
-    /// Closes the stream when it is dropped.
     requests: sync::Mutex<WatchRequestSender>,
+    /// Cancels the stream: a server goes on telling a client that only asks for nothing more.
+    reads: AbortHandle,
     told: Arc<AllTold>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.reads.abort();
+    }
 }
 
 /// What each watch was told, by its id.
@@ -67,9 +75,10 @@ impl Watches {
         let mut client = self.client.clone();
         let stream = client.watch(key.to_vec(), Some(with_id(id))).await;
         let (requests, responses) = stream.map_err(in_words)?.split();
-        tokio::spawn(read(responses, Arc::clone(&all)));
+        let reads = tokio::spawn(read(responses, Arc::clone(&all))).abort_handle();
         let running = Arc::new(Running {
             requests: sync::Mutex::new(requests),
+            reads,
             told: all,
         });
         Ok(Events { told, running })
