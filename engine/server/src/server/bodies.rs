@@ -425,7 +425,6 @@ pub(super) trait CountsParts: Send + Sync {
 }
 
 /// What counts the parts of a stream's body.
-#[derive(Clone)]
 pub(super) struct CountedBy(pub(super) Arc<dyn CountsParts>);
 
 /// The body of an answer. HTTP/2 takes all of it at once and drops it, and of a stream a part

@@ -12,37 +12,15 @@ use crate::telemetry::lines::Lines;
 pub(super) fn info_logger() -> InfoLogger {
     let limit = Lines::default();
     InfoLogger::new_callback_logger(LogLevel::Warn, move |level, line| {
-        if let Some(severity) = Severity::of(level)
-            && let Some(left_out) = limit.next()
-        {
-            tell(severity, line.trim_end(), left_out);
+        // Its options, at each start, come as the last of these.
+        let is_told = !matches!(level, LogLevel::Debug | LogLevel::Info | LogLevel::Header);
+        if is_told && let Some(left_out) = limit.next() {
+            let (line, left_out) = (line.trim_end(), (left_out > 0).then_some(left_out));
+            match level {
+                LogLevel::Warn => tracing::info!(left_out, "RocksDB: {line}"),
+                // Whether the member can go on is not for RocksDB to say.
+                _ => tracing::warn!(left_out, "RocksDB: {line}"),
+            }
         }
     })
-}
-
-/// How bad something is for the member. Whether it can go on is not for RocksDB to say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Severity {
-    Note,
-    Failure,
-}
-
-impl Severity {
-    fn of(level: LogLevel) -> Option<Self> {
-        match level {
-            // The last are its options, at each start.
-            LogLevel::Debug | LogLevel::Info | LogLevel::Header => None,
-            LogLevel::Warn => Some(Self::Note),
-            LogLevel::Error | LogLevel::Fatal => Some(Self::Failure),
-        }
-    }
-}
-
-/// After so many that came too fast.
-fn tell(severity: Severity, line: &str, left_out: u64) {
-    let left_out = (left_out > 0).then_some(left_out);
-    match severity {
-        Severity::Note => tracing::info!(left_out, "RocksDB: {line}"),
-        Severity::Failure => tracing::warn!(left_out, "RocksDB: {line}"),
-    }
 }
