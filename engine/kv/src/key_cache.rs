@@ -5,11 +5,13 @@
 //! what a key has here includes every published change, and a reader that finds a later revision
 //! than its own asks the store.
 //!
-//! Keys are spread over parts with a lock each. A part has two generations of a bounded size: new
-//! knowledge goes into the young one; when that is full it becomes the old one, and the old one is
-//! dropped. So a key stays as long as it is changed or read once in a generation.
+//! Keys are spread over parts with a lock each. A part that is full forgets keys by second chance:
+//! from a place at random on, the first that was neither read nor changed since it was last looked
+//! at here. At random, for whoever reads all keys in a row would else find each just forgotten.
+//!
+//! Until a part forgets a key that exists it also knows which keys there are none of: of new keys
+//! the store is asked nothing either.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::PoisonError;
 
@@ -17,18 +19,23 @@ use bytes::Bytes;
 use dengine_planted::planted;
 use dengine_types::sync::{Mutex, MutexGuard};
 use dengine_types::{LeaseId, Revision};
+use hashbrown::HashTable;
 
 use super::KeyValue;
+use super::layout::{data_range, split_data_key};
+use super::scan::live;
+use super::store::{Cursor as _, Scope, Store, StoreError};
 
 /// What a cache may take unless its owner says otherwise, in bytes.
 pub(super) const BYTES_DEFAULT: usize = 16 << 20;
-/// So small that threads seldom meet at a part, and that nobody waits for long while a generation
-/// of it is dropped.
+/// So small that threads seldom meet at a part, and that to look at all of its keys takes no time.
 const PART_BYTES: usize = 256 << 10;
 const PARTS_MAX: usize = 1 << 16;
-/// The approximate cost of a key besides its own bytes and its value's: its record, its part of a
-/// table that may be half empty, and what the allocator adds.
-const OVERHEAD_BYTES: usize = 192;
+/// The approximate cost of a key besides its own bytes and its value's: its record, its place in a
+/// table that may be half empty, room for more of both, and what the allocator adds.
+const OVERHEAD_BYTES: usize = 144;
+/// What is read when a state is opened, in bytes: as much as a disk reads in part of a second.
+const READ_BYTES_MAX: usize = 32 << 20;
 /// Longer values are not kept; to copy one costs as much as the search for it.
 const VALUE_BYTES_MAX: usize = 512;
 
@@ -114,11 +121,28 @@ pub(super) struct KeyCache {
 }
 
 impl KeyCache {
-    /// A cache of at most about so many bytes; 0 keeps nothing.
-    pub(super) fn new(bytes: usize) -> Self {
+    /// A cache of at most about so many bytes for the state in `store`, which nobody changes
+    /// meanwhile and whose revision is `at`; 0 keeps nothing. If the state is small, all keys in it
+    /// are learned.
+    pub(super) fn of(store: &impl Store, at: Revision, bytes: usize) -> Self {
+        let cache = Self::new(bytes, at);
+        // Whoever needs what can't be read now says so.
+        let knows_all = bytes > 0 && cache.learn_all(store, at, bytes).unwrap_or_default();
+        if !knows_all {
+            for part in &cache.parts {
+                let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+                part.knows_all_since = None;
+            }
+        }
+        cache
+    }
+
+    /// For a state that has been without a key since then.
+    fn new(bytes: usize, since: Revision) -> Self {
         let parts = (bytes / PART_BYTES).clamp(1, PARTS_MAX);
         let part = || Part {
-            generation_bytes_max: bytes / parts / 2,
+            bytes_max: bytes / parts,
+            knows_all_since: Some(since),
             ..Part::default()
         };
         Self {
@@ -127,16 +151,53 @@ impl KeyCache {
         }
     }
 
+    /// Whether these were all: there was room, and not too much to read.
+    fn learn_all(
+        &self,
+        store: &impl Store,
+        at: Revision,
+        bytes_max: usize,
+    ) -> Result<bool, StoreError> {
+        let all = data_range(&[], None);
+        let mut cursor = store.cursor_of_few_deleted(Scope::Between(all.clone()));
+        let (mut bytes, mut read_bytes, mut last) = (0, 0, Vec::new());
+        cursor.seek(&all.start)?;
+        while let Some((record_key, record)) = cursor.record() {
+            read_bytes += record_key.len() + record.len();
+            let (prefix, revision) = split_data_key(record_key)?;
+            if revision > at {
+                // The state is damaged. Who reads this key says so.
+                return Ok(false);
+            }
+            // The newest version of a key is the first.
+            if prefix != last {
+                last = prefix.to_vec();
+                if let Some(found) = live(record_key, record)? {
+                    let kv = found.to_key_value(found.key()?, true);
+                    let newest = Newest::of(&kv);
+                    bytes += newest.cost_bytes(&kv.key);
+                    self.learn(&kv.key, newest);
+                }
+            }
+            if bytes > bytes_max || read_bytes > READ_BYTES_MAX {
+                return Ok(false);
+            }
+            cursor.next()?;
+        }
+        Ok(true)
+    }
+
     /// The newest pair of a key, without its value unless `with_value`, or that there is none. For
     /// the applier. `None`: ask the store.
     pub(super) fn get(&self, key: &Bytes, with_value: bool) -> Option<Option<KeyValue>> {
-        self.part(key)
-            .answer(key, |newest| newest.pair(key, with_value))
+        let (hash, mut part) = self.part(key);
+        part.answer(hash, key, |newest| newest.pair(key, with_value))
     }
 
     /// The same with its value, for a reader: as of the published revision `at`.
     pub(super) fn get_at(&self, key: &Bytes, at: Revision) -> Option<Option<KeyValue>> {
-        self.part(key).answer(key, |newest| {
+        let (hash, mut part) = self.part(key);
+        part.answer(hash, key, |newest| {
             let is_of_then = newest.revision() <= at || planted!(CachedPastRevision);
             is_of_then.then(|| newest.pair(key, true)).flatten()
         })
@@ -144,7 +205,8 @@ impl KeyCache {
 
     /// Records a change, before its revision is published. Every change has to be.
     pub(super) fn learn(&self, key: &[u8], now: Newest) {
-        self.part(key).learn(key, now);
+        let (hash, mut part) = self.part(key);
+        part.learn(hash, key, now);
     }
 
     /// What it takes and spares, part after part.
@@ -152,18 +214,21 @@ impl KeyCache {
         let mut usage = KeyCacheUsage::default();
         for part in &self.parts {
             let part = part.lock().unwrap_or_else(PoisonError::into_inner);
-            usage.bytes += (part.young_bytes + part.old_bytes) as u64;
+            usage.bytes += part.bytes as u64;
             usage.hits += part.hits;
             usage.misses += part.misses;
         }
         usage
     }
 
-    fn part(&self, key: &[u8]) -> MutexGuard<'_, Part> {
-        let number = self.spread.hash_one(key) % self.parts.len() as u64;
-        self.parts[number as usize]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// Where a key belongs, and its hash. Of that a part's table uses both ends: bits between them
+    /// say which part.
+    fn part(&self, key: &[u8]) -> (u64, MutexGuard<'_, Part>) {
+        let hash = self.spread.hash_one(key);
+        let share = u64::from((hash >> 20) as u32);
+        let number = (share * self.parts.len() as u64) >> 32;
+        let part = &self.parts[number as usize];
+        (hash, part.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -180,21 +245,51 @@ pub struct KeyCacheUsage {
 
 #[derive(Debug, Default)]
 struct Part {
-    generation_bytes_max: usize,
-    young: HashMap<Box<[u8]>, Newest>,
-    /// What the young ones take.
-    young_bytes: usize,
-    old: HashMap<Box<[u8]>, Newest>,
-    /// What the old ones take.
-    old_bytes: usize,
+    bytes_max: usize,
+    /// Since then a key that is not here does not exist.
+    knows_all_since: Option<Revision>,
+    known: Vec<Known>,
+    /// Where in `known` each key is.
+    places: HashTable<u32>,
+    /// What they take.
+    bytes: usize,
     hits: u64,
     misses: u64,
 }
 
+#[derive(Debug)]
+struct Known {
+    /// Of its key: to make more room asks for it again.
+    hash: u64,
+    key: Box<[u8]>,
+    newest: Newest,
+    /// It was read or changed since it was last looked at for room.
+    is_used: bool,
+}
+
+impl Known {
+    fn cost_bytes(&self) -> usize {
+        self.newest.cost_bytes(&self.key)
+    }
+}
+
 impl Part {
     /// What `answer` makes of the newest state of a key, if it is known and enough; counted.
-    fn answer<T>(&mut self, key: &[u8], answer: impl FnOnce(&Newest) -> Option<T>) -> Option<T> {
-        let answer = self.get(key).and_then(answer);
+    fn answer<T>(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        answer: impl FnOnce(&Newest) -> Option<T>,
+    ) -> Option<T> {
+        let answer = match (self.place(hash, key), self.knows_all_since) {
+            (Some(place), _) => {
+                let known = &mut self.known[place];
+                known.is_used = true;
+                answer(&known.newest)
+            }
+            (None, Some(since)) => answer(&Newest::Deleted(since)),
+            (None, None) => None,
+        };
         match answer {
             Some(_) => self.hits += 1,
             None => self.misses += 1,
@@ -202,51 +297,107 @@ impl Part {
         answer
     }
 
-    fn get(&mut self, key: &[u8]) -> Option<&Newest> {
-        if let Some((key, newest)) = self.remove_old(key) {
-            self.insert(key, newest);
-        }
-        self.young.get(key)
-    }
-
-    fn remove_old(&mut self, key: &[u8]) -> Option<(Box<[u8]>, Newest)> {
-        let (key, before) = self.old.remove_entry(key)?;
-        self.old_bytes -= before.cost_bytes(&key);
-        Some((key, before))
-    }
-
-    fn learn(&mut self, key: &[u8], now: Newest) {
-        let young = self.young.remove_entry(key);
-        let known = match young {
-            Some((key, before)) => {
-                self.young_bytes -= before.cost_bytes(&key);
-                Some(key)
+    fn learn(&mut self, hash: u64, key: &[u8], newest: Newest) {
+        if let Some(place) = self.place(hash, key) {
+            let known = &mut self.known[place];
+            let bytes = self.bytes - known.cost_bytes() + newest.cost_bytes(key);
+            if bytes <= self.bytes_max {
+                self.bytes = bytes;
+                known.newest = newest;
+                known.is_used = true;
+                return;
             }
-            None => self.remove_old(key).map(|(key, _)| key),
-        };
-        self.insert(known.unwrap_or_else(|| key.into()), now);
+            self.remove(place);
+        }
+        self.insert(Known {
+            hash,
+            key: key.into(),
+            newest,
+            is_used: false,
+        });
     }
 
-    /// Keeps what is in no generation.
-    fn insert(&mut self, key: Box<[u8]>, now: Newest) {
-        let bytes = now.cost_bytes(&key);
-        if bytes > self.generation_bytes_max {
+    fn place(&self, hash: u64, key: &[u8]) -> Option<usize> {
+        let is_key = |place: &u32| *self.known[*place as usize].key == *key;
+        self.places.find(hash, is_key).map(|place| *place as usize)
+    }
+
+    /// Forgets the first key from this place on that was not used.
+    fn forget_from(&mut self, mut place: usize) {
+        while std::mem::take(&mut self.known[place].is_used) {
+            place = (place + 1) % self.known.len();
+        }
+        let forgotten = self.remove(place);
+        self.no_longer_knows(&forgotten.newest);
+        self.give_back();
+    }
+
+    /// Keeps what is not there, unless it is too large for this part.
+    fn insert(&mut self, known: Known) {
+        let (hash, bytes) = (known.hash, known.cost_bytes());
+        if bytes > self.bytes_max {
+            self.no_longer_knows(&known.newest);
             return;
         }
-        if self.young_bytes + bytes > self.generation_bytes_max {
-            self.old = std::mem::take(&mut self.young);
-            self.old_bytes = std::mem::take(&mut self.young_bytes);
+        while self.bytes + bytes > self.bytes_max {
+            self.forget_from(hash as usize % self.known.len());
         }
-        self.young_bytes += bytes;
-        self.young.insert(key, now);
+        if self.known.len() == self.known.capacity() {
+            // By itself it would make room for as many again.
+            self.known.reserve_exact(8 + self.known.len() / 4);
+        }
+        let place = self.known.len() as u32;
+        self.known.push(known);
+        self.bytes += bytes;
+        let hash_of = |place: &u32| self.known[*place as usize].hash;
+        self.places.insert_unique(hash, place, hash_of);
+    }
+
+    /// A key that is not here may exist from now on, or may have until it was deleted.
+    fn no_longer_knows(&mut self, forgotten: &Newest) {
+        self.knows_all_since = match forgotten {
+            Newest::Live { .. } => None,
+            Newest::Deleted(revision) => self.knows_all_since.map(|since| since.max(*revision)),
+        };
+    }
+
+    /// Gives back room that fewer keys, whose values are longer, leave.
+    fn give_back(&mut self) {
+        let keys = self.known.len();
+        if self.known.capacity() > 16 + keys * 3 / 2 {
+            self.known.shrink_to(8 + keys * 5 / 4);
+        }
+        if self.places.capacity() > 32 + keys * 4 {
+            let hash_of = |place: &u32| self.known[*place as usize].hash;
+            self.places.shrink_to(keys * 2, hash_of);
+        }
+    }
+
+    fn remove(&mut self, place: usize) -> Known {
+        let (removed, moved) = (place as u32, self.known.len() as u32 - 1);
+        let moved_hash = self.known[moved as usize].hash;
+        let known = self.known.swap_remove(place);
+        self.bytes -= known.cost_bytes();
+        let its = self.places.find_entry(known.hash, |it| *it == removed);
+        its.expect("each has its place").remove();
+        if moved != removed {
+            let last = self.places.find_mut(moved_hash, |it| *it == moved);
+            *last.expect("each has its place") = removed;
+        }
+        known
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::MemoryStore;
+    use crate::tests::command_entry;
+    use crate::{Command, KeyRange, StateMachine};
 
     const KEY: Bytes = Bytes::from_static(b"a");
+    /// Of a state without keys.
+    const NONE: Revision = Revision(1);
 
     fn pair(revision: u64, value: &[u8]) -> KeyValue {
         KeyValue {
@@ -269,27 +420,18 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_state_is_known_in_either_generation() {
-        let cache = KeyCache::new(4 << 10);
+    fn the_latest_state_is_known() {
+        let cache = KeyCache::new(4 << 10, NONE);
         cache.learn(b"a", live(2));
-        let age = || {
-            let mut part = cache.part(b"a");
-            part.old = std::mem::take(&mut part.young);
-            part.old_bytes = std::mem::take(&mut part.young_bytes);
-        };
-        age();
+        assert_eq!(cache.get(&KEY, true), Some(Some(pair(2, b"value"))));
         cache.learn(b"a", Newest::Deleted(Revision(3)));
         assert_eq!(cache.get(&KEY, true), Some(None));
-        assert!(cache.part(b"a").old.is_empty(), "the old state is gone");
-        age();
-        assert_eq!(cache.get(&KEY, true), Some(None));
-        let part = cache.part(b"a");
-        assert!(part.young.contains_key(&b"a"[..]), "it was used: it stays");
+        assert_eq!(held(&cache).1, 1, "the old state is gone");
     }
 
     #[test]
     fn readers_of_the_past_find_nothing_newer() {
-        let cache = KeyCache::new(4 << 10);
+        let cache = KeyCache::new(4 << 10, NONE);
         cache.learn(b"a", live(7));
         assert_eq!(cache.get_at(&KEY, Revision(6)), None);
         let found = Some(Some(pair(7, b"value")));
@@ -311,17 +453,18 @@ mod tests {
 
     /// What the parts hold, by what they count and by what is there.
     fn held(cache: &KeyCache) -> (usize, usize) {
-        let cost = |keys: &HashMap<Box<[u8]>, Newest>| -> usize {
-            keys.iter().map(|(key, now)| now.cost_bytes(key)).sum()
-        };
         let (mut all, mut keys) = (0, 0);
         for part in &cache.parts {
             let part = part.lock().expect("no holder panics");
-            assert_eq!(part.young_bytes, cost(&part.young));
-            assert_eq!(part.old_bytes, cost(&part.old));
-            assert!(part.old_bytes <= part.generation_bytes_max);
-            all += part.young_bytes + part.old_bytes;
-            keys += part.young.len() + part.old.len();
+            let cost: usize = part.known.iter().map(Known::cost_bytes).sum();
+            assert_eq!(part.bytes, cost);
+            assert!(part.bytes <= part.bytes_max);
+            assert_eq!(part.places.len(), part.known.len());
+            for (place, known) in part.known.iter().enumerate() {
+                assert_eq!(part.place(known.hash, &known.key), Some(place));
+            }
+            all += part.bytes;
+            keys += part.known.len();
         }
         assert_eq!(cache.usage().bytes, all as u64);
         (all, keys)
@@ -330,24 +473,45 @@ mod tests {
     #[test]
     fn memory_has_a_bound_and_used_keys_stay() {
         const BYTES: usize = 4 << 20;
-        let cache = KeyCache::new(BYTES);
+        let cache = KeyCache::new(BYTES, NONE);
         assert!(cache.parts.len() > 1);
+        let mut forgotten = 0;
         for number in 0..100_000 {
             cache.learn(&key(number), live(number));
-            if number.is_multiple_of(500) {
-                assert!(cache.get(&key(0), true).is_some());
+            if number.is_multiple_of(500) && cache.get(&key(0), true).is_none() {
+                forgotten += 1;
+                cache.learn(&key(0), live(number));
             }
         }
+        // By chance it may be looked at twice in between.
+        assert!(forgotten < 10, "{forgotten}");
         let (bytes, keys) = held(&cache);
-        assert!((BYTES / 3..=BYTES).contains(&bytes), "{bytes}");
-        assert!(keys < 25_000, "{keys}");
-        assert_eq!(cache.get(&key(1), true), None);
+        assert!((BYTES / 10 * 9..=BYTES).contains(&bytes), "{bytes}");
+        assert!(keys < 30_000, "{keys}");
+    }
+
+    /// To forget the oldest would forget each just before it is asked for.
+    #[test]
+    fn of_more_keys_in_a_row_than_there_is_room_for_many_are_known() {
+        let cache = KeyCache::new(1 << 20, NONE);
+        for number in 0..20_000 {
+            cache.learn(&key(number), live(number));
+        }
+        let asked = held(&cache).1 as u64 * 5 / 4;
+        let mut known = 0;
+        for round in 0..10 {
+            for number in 0..asked {
+                known += u64::from(cache.get(&key(number), true).is_some());
+                cache.learn(&key(number), live(20_000 * (round + 1) + number));
+            }
+        }
+        assert!(known > asked * 10 / 3, "{known} of {}", asked * 10);
     }
 
     #[test]
     fn keys_that_grow_keep_the_bound() {
         const BYTES: usize = 1 << 20;
-        let cache = KeyCache::new(BYTES);
+        let cache = KeyCache::new(BYTES, NONE);
         let grown = Newest::of(&pair(2, &[7; VALUE_BYTES_MAX]));
         for number in 0..20_000 {
             cache.learn(&key(number), Newest::Deleted(Revision(1)));
@@ -364,9 +528,9 @@ mod tests {
     /// What is known and not enough is a miss too: the store is asked.
     #[test]
     fn what_the_store_is_spared_is_counted() {
-        let cache = KeyCache::new(4 << 10);
-        assert_eq!(cache.get(&KEY, false), None);
+        let cache = KeyCache::new(4 << 10, NONE);
         cache.learn(b"a", live(7));
+        assert_eq!(cache.get_at(&KEY, Revision(5)), None);
         assert!(cache.get(&KEY, true).is_some());
         assert!(cache.get_at(&KEY, Revision(7)).is_some());
         assert_eq!(cache.get_at(&KEY, Revision(6)), None);
@@ -377,8 +541,116 @@ mod tests {
 
     #[test]
     fn a_cache_of_no_bytes_keeps_nothing() {
-        let cache = KeyCache::new(0);
+        let cache = KeyCache::of(&MemoryStore::default(), NONE, 0);
+        assert_eq!(cache.get(&KEY, false), None);
         cache.learn(b"a", live(2));
         assert_eq!(cache.get(&KEY, false), None);
+    }
+
+    #[test]
+    fn that_there_is_no_such_key_is_known_until_one_is_forgotten() {
+        let cache = KeyCache::new(4 << 10, Revision(5));
+        assert_eq!(cache.get(&KEY, true), Some(None));
+        assert_eq!(cache.get_at(&KEY, Revision(5)), Some(None));
+        assert_eq!(cache.get_at(&KEY, Revision(4)), None, "there may have been");
+        let mut number = 0;
+        while held(&cache).1 == number as usize {
+            assert_eq!(cache.get(&KEY, true), Some(None));
+            cache.learn(&key(number), live(6));
+            number += 1;
+        }
+        assert_eq!(cache.get(&KEY, true), None);
+    }
+
+    #[test]
+    fn that_there_is_no_such_key_is_not_known_once_one_was_too_large() {
+        let cache = KeyCache::new(300, NONE);
+        cache.learn(b"a", live(2));
+        let large = Newest::of(&pair(3, &[7; VALUE_BYTES_MAX]));
+        cache.learn(b"a", large);
+        assert_eq!(cache.get(&KEY, true), None);
+        assert_eq!(cache.get(&key(1), true), None);
+    }
+
+    /// A store in which keys 0 to 9 are live, the first was put last, and key 10 was deleted.
+    fn store() -> (MemoryStore, Revision) {
+        let store = MemoryStore::default();
+        let mut machine = StateMachine::open(store.clone()).unwrap();
+        let delete = Command::Delete {
+            keys: KeyRange::One(key(10)),
+            prev_kv: false,
+        };
+        let puts = (0..=10).map(|number| Command::put(key(number), Bytes::from_static(b"v")));
+        let again = Command::put(key(0), Bytes::from_static(b"w"));
+        let commands = puts.chain([delete, again]);
+        for (index, command) in (1..).zip(commands) {
+            machine.apply(&[command_entry(index, command)]).unwrap();
+        }
+        (store, machine.revision())
+    }
+
+    #[test]
+    fn the_keys_of_a_small_state_are_known_from_the_start() {
+        let (store, now) = store();
+        let cache = KeyCache::of(&store, now, 16 << 10);
+        assert_eq!(held(&cache).1, 10);
+        let first = cache.get(&key(0), true).unwrap().unwrap();
+        assert_eq!((&first.value[..], first.version), (&b"w"[..], 2));
+        for absent in [key(10), key(11)] {
+            assert_eq!(cache.get_at(&absent, now), Some(None));
+            assert_eq!(cache.get_at(&absent, Revision(now.0 - 1)), None);
+        }
+    }
+
+    /// What is wrong with it is said by who reads it.
+    #[test]
+    fn of_a_damaged_state_no_key_is_known_not_to_be_there() {
+        let (store, now) = store();
+        let cache = KeyCache::of(&store, Revision(now.0 - 1), 16 << 10);
+        assert_eq!(cache.get(&key(11), true), None);
+    }
+
+    #[test]
+    fn keys_that_come_and_go_end_no_knowledge() {
+        let cache = KeyCache::new(4 << 10, NONE);
+        for number in 0..1_000 {
+            cache.learn(&key(number), live(2 * number));
+            cache.learn(&key(number), Newest::Deleted(Revision(2 * number + 1)));
+            // Whether it was forgotten, or is known to be deleted.
+            for known in 0..=number {
+                assert_eq!(cache.get(&key(known), true), Some(None));
+            }
+        }
+        assert!(held(&cache).1 < 100);
+        assert_eq!(cache.get_at(&key(1_001), Revision(100)), None);
+    }
+
+    #[test]
+    fn room_for_many_small_keys_is_given_back() {
+        const BYTES: usize = 1 << 20;
+        let cache = KeyCache::new(BYTES, NONE);
+        for number in 0..10_000 {
+            cache.learn(&key(number), Newest::Deleted(Revision(1)));
+        }
+        for number in 0..10_000 {
+            cache.learn(&key(number), Newest::of(&pair(2, &[7; VALUE_BYTES_MAX])));
+        }
+        for part in &cache.parts {
+            let part = part.lock().expect("no holder panics");
+            let (keys, room) = (part.known.len(), part.known.capacity());
+            assert!(
+                room <= 16 + keys * 3 / 2,
+                "room for {room} in place of {keys}"
+            );
+        }
+    }
+
+    #[test]
+    fn of_a_state_that_is_too_large_a_part_is_known() {
+        let (store, now) = store();
+        let cache = KeyCache::of(&store, now, 1 << 10);
+        let (_, keys) = held(&cache);
+        assert!((1..10).contains(&keys), "{keys}");
+        assert_eq!(cache.get(&key(11), true), None);
     }
 }

@@ -59,13 +59,24 @@ pub(super) struct SharedState<S> {
 }
 
 impl<S: Store> StateMachine<S> {
-    /// Opens the state in `store`, or initializes an empty store.
+    /// Opens the state in `store`, or initializes an empty store. The newest state of keys that
+    /// changed lately is kept in at most about 16 MiB of memory.
     ///
     /// # Errors
     ///
     /// If the store fails, is damaged, holds something else, or was written by a newer program. It
     /// is unchanged then.
     pub fn open(store: S) -> Result<Self, StoreError> {
+        Self::open_with_key_cache(store, key_cache::BYTES_DEFAULT)
+    }
+
+    /// The same with so many bytes of memory in place of 16 MiB. All keys of a state for which that
+    /// is enough, and which is no larger than 32 MiB, are read into it.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn open_with_key_cache(store: S, key_cache_bytes: usize) -> Result<Self, StoreError> {
         let format = match store.get(FORMAT_KEY)? {
             Some(format) => check_format(&format)?,
             None => begin(&store)?,
@@ -85,8 +96,8 @@ impl<S: Store> StateMachine<S> {
             None => Membership::default(),
         };
         let shared = SharedState {
+            keys: KeyCache::of(&store, state.revision, key_cache_bytes),
             store,
-            keys: KeyCache::new(key_cache::BYTES_DEFAULT),
             revision: AtomicU64::new(state.revision.0),
             compact_revision: AtomicU64::new(state.compact_revision.0),
             applied_index: AtomicU64::new(state.applied_index.0),
@@ -115,19 +126,6 @@ impl<S: Store> StateMachine<S> {
             true => Ok(self),
             false => Err(StoreError::OfAnotherCluster { found, cluster }),
         }
-    }
-
-    /// Keeps the newest state of keys that changed lately in at most about so many bytes of memory,
-    /// instead of 16 MiB. Later than a [reader](Self::reader) it is too late.
-    ///
-    /// # Panics
-    ///
-    /// If there is one.
-    #[must_use]
-    pub fn with_key_cache(mut self, bytes: usize) -> Self {
-        let shared = Arc::get_mut(&mut self.shared).expect("it has no readers yet");
-        shared.keys = KeyCache::new(bytes);
-        self
     }
 
     /// Reads commands only up to `version`, like an older program, so that the simulator can run

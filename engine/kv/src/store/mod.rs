@@ -32,6 +32,12 @@ pub trait Store: Send + Sync + 'static {
     /// as a whole or not at all. It costs memory while it lives: drop it soon.
     fn cursor(&self, scope: Scope) -> Self::Cursor<'_>;
 
+    /// Like [`Self::cursor`], for who may leave what it reads: it fails where it would take long to
+    /// step over deleted records.
+    fn cursor_of_few_deleted(&self, scope: Scope) -> Self::Cursor<'_> {
+        self.cursor(scope)
+    }
+
     /// Applies a batch: after a crash, and to every reader, either all of it is visible or nothing,
     /// and never a batch without those written before it. Not durable until [`Self::flush`]
     /// returns.

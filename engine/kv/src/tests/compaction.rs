@@ -318,8 +318,7 @@ fn garbage_that_could_not_be_removed_is_removed_once_there_is_space() {
 /// compacted.
 fn interrupted() -> Reader<Interrupted> {
     let store = Interrupted::default();
-    let machine = StateMachine::open(store.clone()).expect("open");
-    let mut machine = machine.with_key_cache(0);
+    let mut machine = StateMachine::open_with_key_cache(store.clone(), 0).expect("open");
     let entry = |index, command| super::command_entry(index, command);
     let entries = [entry(1, put("a", "1")), entry(2, put("a", "2"))];
     machine.apply(&entries).expect("apply");

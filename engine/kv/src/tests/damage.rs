@@ -136,8 +136,7 @@ fn reads() -> Vec<(&'static str, Read)> {
 #[test]
 fn only_damage_found_by_a_reader_is_reported_to_the_member() {
     let store = Failing::default();
-    let machine = StateMachine::open(store.clone()).expect("open");
-    let mut machine = machine.with_key_cache(0);
+    let mut machine = StateMachine::open_with_key_cache(store.clone(), 0).expect("open");
     let entries = [
         super::command_entry(1, put_for("a", "1", 1000)),
         super::command_entry(2, Command::OpenSession { ttl_ms: 1000 }),

@@ -77,7 +77,9 @@ fn every_change_of_a_key_says_to_which_lease_it_is_attached_then() {
     for (command, expected) in cases {
         // The cache of keys and the store say the same.
         for cache_bytes in [0, 1 << 20] {
-            let mut machine = machine().with_key_cache(cache_bytes);
+            let store = MemoryStore::default();
+            let machine = StateMachine::open_with_key_cache(store, cache_bytes);
+            let mut machine = machine.expect("an empty store opens");
             run(
                 &mut machine,
                 [grant(LEASE), grant(OTHER), attach("k", LEASE)],

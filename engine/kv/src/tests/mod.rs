@@ -104,7 +104,7 @@ fn entry(index: u64, kind: EntryKind, data: Bytes) -> Entry {
     }
 }
 
-fn command_entry(index: u64, command: impl Into<Request>) -> Entry {
+pub(crate) fn command_entry(index: u64, command: impl Into<Request>) -> Entry {
     entry(
         index,
         EntryKind::Command,

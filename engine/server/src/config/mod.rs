@@ -365,7 +365,8 @@ settings! {
         /// Memory for the newest state of keys that changed lately, in bytes; 0 for none.
         ///
         /// A write of such a key, and a read of it if its value has at most 512 bytes, looks into
-        /// no file. Expect all of it to be used.
+        /// no file; nor does a write of a new key while there is room for all. A state of at most
+        /// 32 MiB is read into it when the member starts. Expect all of it to be used.
         key_cache_bytes: u64 = 48 * 1024 * 1024;
 
         /// Size of a table of writes in memory, in bytes; up to three exist.

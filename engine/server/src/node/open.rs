@@ -171,9 +171,8 @@ fn open_store(start: &Start) -> Result<(OpenState, Position), StoreError> {
     )?;
     let watch = store.watch();
     let key_cache_bytes = storage::memory_bytes(start.config.state.key_cache_bytes);
-    let machine = StateMachine::open(store)?
-        .of_cluster(start.identity.cluster_id)?
-        .with_key_cache(key_cache_bytes);
+    let machine = StateMachine::open_with_key_cache(store, key_cache_bytes)?
+        .of_cluster(start.identity.cluster_id)?;
     let (index, term) = machine.applied();
     Ok(((machine, watch), Position { index, term }))
 }

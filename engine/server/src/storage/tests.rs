@@ -483,9 +483,9 @@ impl Counted {
         }
     }
 
-    fn open(&self) -> StateMachine<RocksStore> {
+    fn open(&self, key_cache_bytes: usize) -> StateMachine<RocksStore> {
         let store = RocksStore::open_counted(self.folder.path(), &SMALL, &self.counters);
-        StateMachine::open(store.expect("open")).expect("open")
+        StateMachine::open_with_key_cache(store.expect("open"), key_cache_bytes).expect("open")
     }
 }
 
@@ -514,7 +514,7 @@ fn apply_and_flush(machine: &mut StateMachine<RocksStore>, indexes: RangeInclusi
 fn a_store_tells_what_its_cache_and_its_filters_spare() {
     let member = Counted::new();
     // What is read must be looked for in the store.
-    let mut machine = member.open().with_key_cache(0);
+    let mut machine = member.open(0);
     apply_and_flush(&mut machine, 1..=200);
     let flushed = statistics(&machine);
     assert_eq!(flushed.cache_capacity_bytes, SMALL.block_cache_bytes as u64);
@@ -541,7 +541,7 @@ fn a_store_tells_what_its_cache_and_its_filters_spare() {
 #[test]
 fn what_a_store_counts_goes_on_when_it_is_opened_again() {
     let member = Counted::new();
-    let mut machine = member.open();
+    let mut machine = member.open(16 << 20);
     apply_and_flush(&mut machine, 1..=200);
     apply_and_flush(&mut machine, 201..=400);
     let merged = machine.flusher().with_store(|store| {
@@ -556,7 +556,7 @@ fn what_a_store_counts_goes_on_when_it_is_opened_again() {
     assert!(before.data.hits > 0, "{before:?}");
     drop(machine);
 
-    let mut machine = member.open();
+    let mut machine = member.open(16 << 20);
     apply_and_flush(&mut machine, 401..=600);
     let after = statistics(&machine);
     assert!(after.data.hits >= before.data.hits, "{after:?}");

@@ -71,6 +71,8 @@ metrics_table! {
     Gauge KEY_CACHE_BYTES = "dengine_key_cache_bytes";
 
     /// Times that a change, or a read of one key, found its key in that cache
+    ///
+    /// Or that there is no such key.
     Counter KEY_CACHE_HITS_TOTAL = "dengine_key_cache_hits_total";
 
     /// Times that it did not, and the store was searched

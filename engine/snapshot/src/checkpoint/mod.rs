@@ -33,7 +33,7 @@ pub trait Checkpoint<P: ?Sized>: Store + Sized {
 pub fn describe<S: Checkpoint<P>, P: ?Sized>(
     place: &P,
 ) -> Result<(Position, Arc<Membership>), StoreError> {
-    let machine = StateMachine::open(S::open_checkpoint(place)?)?;
+    let machine = StateMachine::open_with_key_cache(S::open_checkpoint(place)?, 0)?;
     let (mut index, term) = machine.applied();
     if planted!(SnapshotWithoutLastEntry) {
         index = index.next();

@@ -20,9 +20,9 @@ const UNTIL: Option<Moment> = Some(Moment(100));
 /// and applier order no less than one thread does, so one does the work of both.
 fn a_read_by_lease_shows_what_anybody_was_told() {
     let store = OrderedStore::default();
-    let machine = StateMachine::open(store).expect("an empty store opens");
     // The reads must be the store's.
-    let mut machine = machine.with_key_cache(0);
+    let machine = StateMachine::open_with_key_cache(store, 0);
+    let mut machine = machine.expect("an empty store opens");
     let view = Arc::new(LeaseView::default());
     view.publish(UNTIL, Index(0), Index(0));
     let told = Arc::new(AtomicBool::new(false));

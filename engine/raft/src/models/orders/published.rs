@@ -12,9 +12,9 @@ use crate::models::KEY;
 
 fn machine() -> (StateMachine<OrderedStore>, OrderedStore) {
     let store = OrderedStore::default();
-    let machine = StateMachine::open(store.clone()).expect("an empty store opens");
     // The reads must be the store's.
-    (machine.with_key_cache(0), store)
+    let machine = StateMachine::open_with_key_cache(store.clone(), 0);
+    (machine.expect("an empty store opens"), store)
 }
 
 /// The entry at `index` puts, and so makes the revision after that number.

@@ -10,7 +10,7 @@ use shuttle::thread;
 use super::long_turns;
 use crate::models::{KEY, entry};
 
-/// The cache holds one key, or two if the second came later.
+/// The cache holds two keys.
 const CACHE_BYTES: usize = 400;
 
 /// Puts at index and revision: the first entry makes revision 2.
@@ -20,8 +20,7 @@ fn put(index: u64, key: Bytes) -> Entry {
 }
 
 fn open(store: &MemoryStore) -> StateMachine<MemoryStore> {
-    let machine = StateMachine::open(store.clone()).expect("memory opens");
-    machine.with_key_cache(CACHE_BYTES)
+    StateMachine::open_with_key_cache(store.clone(), CACHE_BYTES).expect("memory opens")
 }
 
 /// The key is put at revisions 2 and 3, and others after it.
