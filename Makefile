@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
-.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older etcd-differ etcd-suites etcd-common etcd-python e2e-full kwok test-setup bench bench-servers bench-baseline images lint fix protos crds
+.PHONY: help setup $(SETUPS) dengine dist demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older etcd-differ etcd-suites etcd-common etcd-python e2e-full kwok test-setup bench bench-servers bench-baseline images lint fix protos crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -16,7 +16,7 @@ export CC = $(if $(shell command -v ccache),ccache )cc
 export CXX = $(if $(shell command -v ccache),ccache )c++
 
 comma := ,
-# One profile everywhere: RocksDB is compiled once.
+# One profile for all tests and tools: what they share is compiled once.
 # The simulator turns on what nothing that ships has, so it is built by itself.
 ALL := --workspace --exclude dengine-simulator
 CARGO_TEST := cargo test --release --locked $(ALL)
@@ -24,6 +24,13 @@ CARGO_TEST := cargo test --release --locked $(ALL)
 # with several answers it would be compiled several times.
 BUILD := cargo build --release --locked $(ALL) --bins
 E2E := $(BUILD) && $(CARGO_TARGET_DIR)/release/dengine-e2e
+# As it ships: the server, optimized across crates, and what is measured beside it. The tools look for them in their own
+# folder.
+DIST := $(CARGO_TARGET_DIR)/dist
+BUILD_DIST = $(BUILD) && cargo build --profile dist --locked $(ALL) $(addprefix --bin ,dengine $(MEASURED)) && \
+  ln -f $(addprefix $(CARGO_TARGET_DIR)/release/,dengine-bench dengine-e2e kubectl-dengine) $(DIST)
+MEASURE = $(BUILD_DIST) && $(DIST)/dengine-e2e
+bench bench-servers: MEASURED = dengine-bench-bounds $(if $(findstring embedded,$(SCENARIO))$(findstring all,$(SCENARIO)),dengine-bench-embedded)
 # Variables as flags of `dengine-e2e`, where they are set: $(call as_flag,etcd-version) is `--etcd-version $(ETCD_VERSION)`.
 as_variable = $(subst -,_,$(shell echo $(1) | tr a-z A-Z))
 as_flag = $(if $($(as_variable)),--$(1) $($(as_variable)))
@@ -61,6 +68,11 @@ dengine: setup-dengine ## the server and its tools, without Kubernetes (no Go, n
 	@$(BUILD)
 	@echo "dengine, dengine-bench and kubectl-dengine are in $(CARGO_TARGET_DIR)/release; to have them at hand:"
 	@echo 'export PATH=$(CARGO_TARGET_DIR)/release:$$PATH'
+
+dist: setup-dengine ## the same as it ships and is measured: optimized across crates, which takes 12 minutes more the first time
+	@$(BUILD_DIST)
+	@$(DIST)/dengine --version
+	@echo "dengine, dengine-bench and kubectl-dengine are in $(DIST)"
 
 demo: setup-kubernetes ## a cluster of three on Kubernetes, benchmarked (E2E_USE_CURRENT_CONTEXT=1: on the current context; STORE=, KUBERNETES_VERSION=: as for up)
 	@$(E2E) demo $(call as_flag,store) $(call as_flag,kubernetes-version)
@@ -163,7 +175,7 @@ KWOK_FLAGS = $(foreach flag,nodes pods repeat output,$(call as_flag,$(flag))) --
 kwok: NODES := $(or $(NODES),1000)
 kwok: PODS := $(or $(PODS),10000)
 kwok: setup-kubernetes ## Kubernetes of many nodes that kwok plays, on DEngine and etcd in turns (NODES=1000, PODS=10000, STORE=dengine,etcd-of-three, REPEAT=1 there and back, OUTPUT=FILE; none may be up)
-	@$(E2E) kwok $(KWOK_FLAGS)
+	@$(MEASURE) kwok $(KWOK_FLAGS)
 
 test-setup: ## set-up on fresh Debian roots, for each purpose (SUITE=bookworm: only there; as root, on Debian)
 	@e2e/test-setup.sh $(SUITE)
@@ -181,7 +193,7 @@ models: ## what threads do to each other, under loom and shuttle
 mutants: setup-dengine ## mutation tests of the core (SHARD=0/8: the first of eight parts; SHARD=report: all parts so far; DIFF=origin/main: of what changed since, 8 min)
 	@engine/verification/mutants.sh $(if $(DIFF),diff $(DIFF),$(if $(filter report,$(SHARD)),report,all $(SHARD)))
 
-images: setup-images ## write the container images to target/images, for kind load image-archive or ctr images import
+images: setup-images ## write the container images to target/images, the server's optimized across crates, for kind load image-archive or ctr images import
 	@$(E2E) images
 
 # Variables of `make bench` as flags of `dengine-e2e bench`. A list is separated by commas.
@@ -193,10 +205,10 @@ BENCH_SETUP = $(if $(filter embedded,$(SCENARIO))$(if $(SYSTEM),$(if $(findstrin
 
 bench: setup-$(BENCH_SETUP) ## DEngine beside etcd on this machine, with a report (PROFILE=standard, SCENARIO=cluster|single|embedded|all, SYSTEM=dengine,etcd,floor,echo, ETCD_VERSION=3.7.3|3.6.16, DURABILITY=fsync|memory-first, WIRE=pipelined|unary|etcd, REPEAT=1, WORKLOAD=, TOTAL=, CLIENTS=, WARM_UP=, BASELINE=, BUDGET=, OUTPUT=, BENCH_ARGS=, SERVER_ARGS=)
 	@$(if $(BASELINE),,$(if $(BUDGET),$(error BUDGET= is how much worse than BASELINE= is allowed: give BASELINE=RESULT.json too)))
-	@$(E2E) bench $(BENCH_FLAGS)
+	@$(MEASURE) bench $(BENCH_FLAGS)
 
 bench-servers: setup-$(if $(filter etcd,$(SYSTEM)),bench,dengine) ## members to load by hand until Ctrl-C (SYSTEM=dengine|etcd|floor|echo, ETCD_VERSION=, SCENARIO=cluster|single, DURABILITY=, WIRE=etcd, SERVER_ARGS=)
-	@$(E2E) bench --serve $(call as_flag,scenario) --system $(or $(SYSTEM),dengine) $(call as_flag,etcd-version) $(call as_flag,durability) $(call as_flag,wire) $(SERVER_ARGS:%=--server-arg=%)
+	@$(MEASURE) bench --serve $(call as_flag,scenario) --system $(or $(SYSTEM),dengine) $(call as_flag,etcd-version) $(call as_flag,durability) $(call as_flag,wire) $(SERVER_ARGS:%=--server-arg=%)
 
 bench-baseline: ## instruction counts of hot paths against the committed ones (UPDATE=1 writes them; needs valgrind)
 	@cargo bench --locked --quiet -p dengine-raft --bench instructions -- $(if $(UPDATE),--update)

@@ -17,7 +17,8 @@ use dengine_local_kubernetes::{down, shell};
 use kube::Api;
 
 use crate::cluster::{Cluster, LocalArgs, USE_CURRENT_CONTEXT};
-use crate::{install, made, observe, product};
+use crate::product::{self, Profile};
+use crate::{install, made, observe};
 
 const CLUSTER: &str = "demo";
 const NAMESPACE: &str = "default";
@@ -59,7 +60,7 @@ struct Shape {
 /// When a step fails; the error says what a person needs to see why.
 pub async fn up(own_program: &Path, wanted: LocalArgs) -> Result<()> {
     let cluster = Cluster::choose(own_program, wanted)?;
-    let images = product::ensure()?;
+    let images = product::ensure(Profile::Release)?;
     cluster.load(&images)?;
     install::operator(&cluster, &images)?;
     let client = cluster.client().await?;

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use dengine_e2e::cluster::{self, LocalArgs};
-use dengine_e2e::{bench, demo, kwok, product, versions};
+use dengine_e2e::product::{self, Profile};
+use dengine_e2e::{bench, demo, kwok, versions};
 use dengine_local_kubernetes::layout::Layout;
 use dengine_local_kubernetes::programs::{self, EtcdVersion};
 use dengine_local_kubernetes::{down, node, provisioner};
@@ -112,7 +113,7 @@ fn print(line: &dyn std::fmt::Display) -> Result<()> {
 }
 
 fn print_archives() -> Result<()> {
-    product::ensure()?
+    product::ensure(Profile::Dist)?
         .iter()
         .try_for_each(|archive| print(&archive.file.display()))
 }

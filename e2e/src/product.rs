@@ -1,5 +1,4 @@
-//! DEngine's own images: builds the release programs and packs each with the Dockerfile beside its
-//! source.
+//! DEngine's own images: builds the programs and packs each with the Dockerfile beside its source.
 
 use std::path::{Path, PathBuf};
 
@@ -8,9 +7,10 @@ use dengine_local_kubernetes::images::{Archive, Image};
 use dengine_local_kubernetes::progress::ProgressStep;
 use dengine_local_kubernetes::shell;
 
+const SERVER: &str = "dengine";
 /// Each program with the folder that holds its Dockerfile.
 const PROGRAMS: [(&str, &str); 3] = [
-    ("dengine", "engine/server"),
+    (SERVER, "engine/server"),
     ("dengine-operator", "operator"),
     ("dengine-bench", "bench-jobs"),
 ];
@@ -32,11 +32,38 @@ pub fn workspace() -> Result<PathBuf> {
 /// Set to a folder that `make images` wrote, its archives are used and nothing is built.
 const PREBUILT: &str = "E2E_IMAGES";
 
-/// Builds what changed since the last time; the archives lie in the checkout's `target/images`.
+/// Cargo's profile of the server. All else has that of tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// As tests have it.
+    Release,
+    /// As it ships: optimized across crates, which takes minutes more.
+    Dist,
+}
+
+impl Profile {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Dist => "dist",
+        }
+    }
+
+    /// Where images go, in the checkout: those for tests take no place of those that ship.
+    fn images(self) -> &'static str {
+        match self {
+            Self::Release => "target/test-images",
+            Self::Dist => "target/images",
+        }
+    }
+}
+
+/// Builds what changed since the last time; the archives of what ships lie in the checkout's
+/// `target/images`.
 ///
 /// # Errors
 /// When a build fails.
-pub fn ensure() -> Result<Vec<Archive>> {
+pub fn ensure(server: Profile) -> Result<Vec<Archive>> {
     if let Some(folder) = std::env::var_os(PREBUILT) {
         let names = PROGRAMS.map(|(program, _)| program);
         return names
@@ -46,15 +73,23 @@ pub fn ensure() -> Result<Vec<Archive>> {
     }
     let workspace = workspace()?;
     let target = target_folder(&workspace)?;
-    build_programs(&workspace)?;
+    build(&workspace, Profile::Release, &["--bins"])?;
+    if server == Profile::Dist {
+        build(&workspace, server, &["--bin", SERVER])?;
+    }
     let mut step = ProgressStep::start("Images");
-    let folder = workspace.join("target/images");
+    let folder = workspace.join(server.images());
     let mut archives = Vec::new();
     for (program, source) in PROGRAMS {
         step.note(program);
+        let profile = if program == SERVER {
+            server
+        } else {
+            Profile::Release
+        };
         let image = Image {
             name: program.to_owned(),
-            program: target.join("release").join(program),
+            program: target.join(profile.name()).join(program),
             dockerfile: fs_err::read_to_string(workspace.join(source).join("Dockerfile"))?,
         };
         archives.push(image.ensure(&folder)?);
@@ -71,13 +106,15 @@ pub fn program(name: &str) -> Result<PathBuf> {
     Ok(target_folder(&workspace()?)?.join("release").join(name))
 }
 
-fn build_programs(workspace: &Path) -> Result<()> {
-    let mut step = ProgressStep::start("Programs: cargo build --release");
+fn build(workspace: &Path, profile: Profile, programs: &[&str]) -> Result<()> {
+    let profile = ["--profile", profile.name()];
+    let mut step = ProgressStep::start(format!("Programs: cargo build {}", profile.join(" ")));
     let mut cargo = cargo(workspace);
     // All of the workspace but the simulator, as the Makefile has it: what a package's dependencies
     // are compiled with depends on which packages are asked for, and the tests ask for these.
-    cargo.args(["build", "--release", "--locked", "--workspace", "--bins"]);
+    cargo.args(["build", "--locked", "--workspace"]);
     cargo.args(["--exclude", "dengine-simulator"]);
+    cargo.args(profile).args(programs);
     shell::run_watched(&mut cargo, |line| step.detail(line.trim()))?;
     step.done("");
     Ok(())

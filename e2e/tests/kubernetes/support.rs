@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use dengine_crds::{DEngineCluster, conditions};
 use dengine_e2e::cluster::{Cluster, LocalArgs};
-use dengine_e2e::{install, observe, product};
+use dengine_e2e::product::{self, Profile};
+use dengine_e2e::{install, observe};
 use dengine_local_kubernetes::images::Archive;
 use dengine_local_kubernetes::shell;
 use k8s_openapi::api::core::v1::Namespace;
@@ -47,7 +48,7 @@ fn set_up() -> Result<SharedWorld> {
         Path::new(env!("CARGO_BIN_EXE_dengine-e2e")),
         LocalArgs::default(),
     )?;
-    let images = product::ensure()?;
+    let images = product::ensure(Profile::Release)?;
     cluster.load(&images)?;
     install::operator(&cluster, &images)?;
     Ok(SharedWorld { cluster, images })
