@@ -17,6 +17,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use dengine::config::{Config, ConfigError};
 use dengine::error::StartError;
 use dengine::server::ServeError;
+use dengine::telemetry;
 use dengine_commands::{
     EXIT_FAILED, EXIT_OK, EXIT_USAGE, KeyCommand, complain, is_closed_pipe, table, told,
 };
@@ -110,7 +111,8 @@ pub(crate) fn run() -> ExitCode {
         // Whoever was to read it has read enough.
         Err(error) if is_closed_pipe(&error) => ExitCode::from(EXIT_OK),
         Err(error) => {
-            complain(&format!("error: {}", told(&error)));
+            let line = format!("error: {}", told(&error));
+            telemetry::last_words(move || complain(&line));
             ExitCode::from(code_of(&error))
         }
     }

@@ -21,7 +21,7 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 use crate::connections::{self, Http, Incoming};
 use crate::node::{Node, NodeStatus, Role};
 use crate::storage::{Lookups, StoreStatistics};
-use crate::telemetry::metrics as names;
+use crate::telemetry::{self, metrics as names};
 
 /// The format of Prometheus' text exposition.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -126,6 +126,9 @@ async fn render(State(source): State<Source>) -> impl IntoResponse {
         source.record_key_cache(reader.key_cache_usage());
     }
     source.record_store().await;
+    if let Some(lost) = telemetry::lines_lost() {
+        counter!(names::LOG_LINES_LOST_TOTAL).absolute(lost as u64);
+    }
     if let Some(bytes) = resident_bytes() {
         gauge!(names::RESIDENT_MEMORY_BYTES).set(bytes as f64);
     }

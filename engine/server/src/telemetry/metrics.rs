@@ -166,6 +166,11 @@ metrics_table! {
     /// The collector took them too slowly, or not at all.
     Counter TRACES_DROPPED_TOTAL = "dengine_traces_dropped_total";
 
+    /// Log lines that were lost
+    ///
+    /// Standard error took them too slowly, or not at all.
+    Counter LOG_LINES_LOST_TOTAL = "dengine_log_lines_lost_total";
+
     /// Always 1; the label names the version
     ///
     /// Label: [`VERSION`].

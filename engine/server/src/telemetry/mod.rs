@@ -10,10 +10,13 @@ pub(crate) mod table;
 pub(crate) mod traces;
 
 use std::io::IsTerminal as _;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
 
 pub use metrics_exporter_prometheus::PrometheusHandle;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
-use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, Registry};
 
@@ -52,9 +55,45 @@ pub enum TelemetryError {
 /// Lines that wait to be written; beyond them lines are lost.
 const LINES_WAITING_MAX: usize = 4096;
 
-/// Until it is dropped, lines are written. Then those that wait still are, for a second at most.
+/// Counts lines that were lost: of the process, as its log lines are.
+static LINES_LOST: OnceLock<ErrorCounter> = OnceLock::new();
+
+/// So long a program that ends waits for whoever reads what it writes.
+const LAST_LINES_PATIENCE: Duration = Duration::from_millis(1_500);
+
+/// Until it is dropped, lines are written. Then those that wait still are, for a second and a half
+/// at most.
 #[must_use]
-pub struct LogLines(#[expect(dead_code, reason = "it works by being dropped")] WorkerGuard);
+pub struct LogLines(Option<WorkerGuard>);
+
+impl Drop for LogLines {
+    fn drop(&mut self) {
+        // Where lines are not taken it says so on standard output, which may be the same pipe.
+        let guard = self.0.take();
+        last_words(move || drop(guard));
+    }
+}
+
+/// Writes what a program has to say at its end, and waits for a second and a half at most: where
+/// nobody reads it, the program ends all the same.
+pub fn last_words(write: impl FnOnce() + Send + 'static) {
+    let (end, ended) = mpsc::channel::<()>();
+    let write = Arc::new(Mutex::new(Some(write)));
+    let take =
+        |write: &Mutex<Option<_>>| write.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let there = Arc::clone(&write);
+    let written = thread::Builder::new().spawn(move || {
+        if let Some(write) = take(&there) {
+            write();
+        }
+        drop(end);
+    });
+    match written {
+        Ok(_) => drop(ended.recv_timeout(LAST_LINES_PATIENCE)),
+        // There is no thread left for it.
+        Err(_) => take(&write).map_or((), |write| write()),
+    }
+}
 
 /// Sends log lines of at least `level` to standard error, for the whole process.
 ///
@@ -70,6 +109,7 @@ pub fn install_log_lines(format: LogFormat, level: &str) -> Result<LogLines, Tel
         .lossy(true)
         .thread_name("dengine-lines")
         .finish(std::io::stderr());
+    let lost = writer.error_counter();
     // Colours are for people: in a file they stand between a field and its value.
     let unset = std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
     let lines = tracing_subscriber::fmt::layer()
@@ -82,7 +122,14 @@ pub fn install_log_lines(format: LogFormat, level: &str) -> Result<LogLines, Tel
     let subscriber = Registry::default().with(lines.with_filter(filter));
     tracing::subscriber::set_global_default(subscriber)
         .map_err(|_| TelemetryError::LinesInstalled)?;
-    Ok(LogLines(written))
+    // Nobody else has set one up.
+    let _ = LINES_LOST.set(lost);
+    Ok(LogLines(Some(written)))
+}
+
+/// How many lines were lost, if [`install_log_lines`] was called.
+pub(crate) fn lines_lost() -> Option<usize> {
+    LINES_LOST.get().map(ErrorCounter::dropped_lines)
 }
 
 /// Selects log lines of at least `level`. Of those of HTTP/2, which a client can cause at will,

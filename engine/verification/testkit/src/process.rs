@@ -14,16 +14,16 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 pub struct Process(Child);
 
 impl Process {
-    /// Starts it; what it writes to standard error is added to `log`.
+    /// Starts it; what it writes is added to `log`.
     ///
     /// # Panics
     /// The log can't be opened, or the program can't be run.
     pub fn start(command: &mut Command, log: &Path) -> Self {
-        let log = File::options().create(true).append(true).open(log);
+        let log = File::options().create(true).append(true).open(log).unwrap();
         let child = command
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log.unwrap())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
             .spawn();
         Self(child.unwrap_or_else(|error| panic!("{command:?}: {error}")))
     }

@@ -12,6 +12,9 @@ use tonic_health::pb::health_client::HealthClient;
 
 use crate::harness::{Cluster, Member, becomes, dengine, eventually, scratch};
 
+/// What a pipe holds on Linux.
+const PIPE_BYTES: u64 = 64 << 10;
+
 async fn ask(port: u16, service: &str) -> ServingStatus {
     let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
     let Ok(channel) = endpoint.connect().await else {
@@ -36,19 +39,26 @@ async fn both_ports_say(member: &Member, service: &str, expect: ServingStatus) {
 }
 
 /// A container runtime that hangs, or a terminal that is stopped, held up whoever had something to
-/// say, with RocksDB's lock held at times.
+/// say, with RocksDB's lock held at times; and the end, if standard output leads there too.
 #[tokio::test]
 async fn a_member_whose_log_nobody_reads_serves_and_ends() {
     let unread = RefCell::new(Vec::new());
     let mut cluster = Cluster::form_with(1, |member| {
         unread.borrow_mut().push(member.log_to_nobody());
-        member.add_args(["--log-level", "trace"]);
+        member.add_args(["--log-level", "trace,h2=trace"]);
     })
     .await;
     let client = cluster.members[0].client().await;
     for value in 0..1_000_u32 {
         client.put("k", value.to_string()).await.unwrap();
     }
+    let waiting = rustix::io::ioctl_fionread(&unread.borrow()[0]).unwrap();
+    assert!(
+        waiting > PIPE_BYTES - 4096,
+        "{waiting} bytes: there is room"
+    );
+    let lost = counter(&cluster.members[0], "dengine_log_lines_lost_total").await;
+    assert!(lost > 0, "lines were waited for");
     assert!(cluster.members[0].terminate().success());
 }
 
