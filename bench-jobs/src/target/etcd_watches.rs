@@ -190,7 +190,65 @@ fn ordered(before: u64, revisions: impl IntoIterator<Item = i64>) -> Told {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use dengine_etcd::etcdserverpb::watch_server::{Watch, WatchServer};
+    use dengine_etcd::etcdserverpb::{self, WatchRequest};
+    use etcd_client::Client;
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+    use tokio::time::timeout;
+    use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+    use tonic::transport::Server;
+    use tonic::{Request, Response, Status, Streaming};
+
     use super::*;
+
+    /// A server that goes on telling whoever asks for nothing more, as etcd does.
+    struct Tells {
+        cancelled: mpsc::UnboundedSender<()>,
+    }
+
+    #[tonic::async_trait]
+    impl Watch for Tells {
+        type WatchStream = ReceiverStream<Result<etcdserverpb::WatchResponse, Status>>;
+
+        async fn watch(
+            &self,
+            _: Request<Streaming<WatchRequest>>,
+        ) -> Result<Response<Self::WatchStream>, Status> {
+            let (tell, told) = mpsc::channel(1);
+            let created = etcdserverpb::WatchResponse {
+                watch_id: 1,
+                created: true,
+                ..etcdserverpb::WatchResponse::default()
+            };
+            let cancelled = self.cancelled.clone();
+            tokio::spawn(async move {
+                tell.send(Ok(created)).await.expect("the client reads it");
+                tell.closed().await;
+                cancelled.send(()).expect("the test waits");
+            });
+            Ok(Response::new(ReceiverStream::new(told)))
+        }
+    }
+
+    /// A server with those of the warm-up too has twice as many to tell.
+    #[tokio::test]
+    async fn the_watches_of_a_load_that_is_over_are_cancelled() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (cancelled, mut is_cancelled) = mpsc::unbounded_channel();
+        let server = Server::builder().add_service(WatchServer::new(Tells { cancelled }));
+        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        let client = Client::connect([address], None).await.unwrap();
+        let watches = Watches::new(client.watch_client());
+        let events = watches.watch(Bytes::from_static(b"k")).await.unwrap();
+        assert!(is_cancelled.try_recv().is_err());
+        drop(events);
+        let waited = timeout(Duration::from_secs(10), is_cancelled.recv()).await;
+        assert_eq!(waited, Ok(Some(())), "the server still tells it");
+    }
 
     #[test]
     fn events_that_go_back_or_come_twice_are_an_error() {
