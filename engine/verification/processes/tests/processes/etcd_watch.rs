@@ -337,6 +337,23 @@ async fn a_client_that_asks_for_nothing_more_is_told_what_it_watches() {
     }
 }
 
+/// jetcd ends a watch so and keeps its connection, whose streams would otherwise use up its places.
+#[tokio::test]
+async fn a_stream_that_is_asked_for_nothing_more_ends_with_its_last_watch() {
+    let cluster = cluster(1).await;
+    let mut watching = Watching::at(&cluster.members[0]).await;
+    let watch_id = watching.create(prefix_a()).await.watch_id;
+    let cancel = WatchCancelRequest { watch_id };
+    watching.ask(RequestUnion::CancelRequest(cancel));
+    let (nobody, _) = mpsc::unbounded_channel();
+    watching.asks = nobody;
+    let cancelled = watching.next().await.unwrap();
+    assert!(cancelled.canceled, "{cancelled:?}");
+    let next = timeout(PATIENCE, watching.answers.message()).await;
+    let end = next.expect("the stream ends").unwrap();
+    assert_eq!(end, None);
+}
+
 /// Upon any other code clientv3 ends the watch for good.
 #[tokio::test]
 async fn a_member_that_stops_has_its_watches_begin_again_elsewhere() {

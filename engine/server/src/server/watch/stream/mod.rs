@@ -166,6 +166,9 @@ impl<D: Dialect> StreamTask<D> {
             if !wants_room && let Err(end) = self.answer_progress().await {
                 return self.last_words(&end);
             }
+            if self.is_done() {
+                return self.last_words(&End::Gone);
+            }
             let hub = &self.shared.hub;
             let news = hub.news(&self.listener, &mut self.watches, self.progress_wanted);
             let turn = tokio::select! {
@@ -184,6 +187,15 @@ impl<D: Dialect> StreamTask<D> {
             // Also a stream that always has something to do lets others have their turn.
             poll_fn(|context| give_way(context)).await;
         }
+    }
+
+    /// Whether there is nothing left to tell, and nothing more will be asked for. Clients of etcd
+    /// that end so may keep their connection: their streams must not take its places.
+    fn is_done(&self) -> bool {
+        self.asks_no_more
+            && self.active.is_empty()
+            && self.aside.is_empty()
+            && !self.progress_wanted
     }
 
     async fn turn(&mut self, turn: Turn<D::Request>) -> Result<(), End> {
