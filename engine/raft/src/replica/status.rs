@@ -196,8 +196,9 @@ impl<L: LogRead> Replica<L> {
         let has_applied_its_log =
             self.applied >= self.log_at_start.min(self.consensus.last_index());
         self.first_heard.is_some_and(|first| {
-            let has_applied = has_applied_its_log && self.applied >= first.committed;
-            self.now.since(first.at) >= for_long && (has_applied || !is_member)
+            self.now.since(first.at) >= for_long
+                && has_applied_its_log
+                && (self.applied >= first.committed || !is_member)
         })
     }
 
@@ -257,6 +258,8 @@ impl<L: LogRead> Replica<L> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use dengine_kv::{CommandVersion, MembershipChange};
 
     use super::*;
@@ -378,14 +381,34 @@ mod tests {
             assert!(!is_known(&pair), "it has heard of no leader");
         }
         pair.leader.now = pair.learner.now;
-        pair.tick(Some);
-        assert!(!is_known(&pair));
         let begun = pair.learner.now;
         while !is_known(&pair) {
             pair.tick(Some);
         }
-        assert!(pair.learner.now.since(begun) >= timeout);
+        assert!(pair.learner.now.since(begun) >= timeout * FirstHeard::CALLED_NOTHING);
         assert_eq!(pair.learner.replica.status().role, Role::Learner);
+    }
+
+    /// Its log may have made it a member, and a voter, though its state was never written.
+    #[test]
+    fn a_member_of_nothing_that_has_not_applied_its_log_is_called_nothing() {
+        let mut pair = Pair::new();
+        pair.tick(Some);
+        pair.tick(Some);
+        let learner = &mut pair.learner.replica;
+        learner.membership = Arc::default();
+        learner.applied = Index(0);
+        learner.log_at_start = learner.consensus.last_index();
+        assert!(learner.log_at_start > Index(0));
+        learner.first_heard = None;
+        let is_known = |pair: &Pair| pair.learner.replica.status().role_is_known;
+        for _ in 0..200 {
+            pair.tick(Some);
+            assert!(!is_known(&pair));
+        }
+        let learner = &mut pair.learner.replica;
+        learner.applied = learner.log_at_start;
+        assert!(is_known(&pair), "it has joined just now");
     }
 
     /// It may have been made a voter by what it lacks.
