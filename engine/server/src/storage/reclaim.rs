@@ -73,6 +73,20 @@ impl Records {
         self.deletions += number("# deletions").unwrap_or_default();
     }
 
+    /// Takes all of them to be as those are of which the list of files says what they hold, and
+    /// leaves out what is in memory. If it says it of none, nothing is known to be deleted.
+    fn estimate(&mut self, files: &[LiveFile]) {
+        let known = || files.iter().filter(|file| file.num_entries > 0);
+        let known_bytes = u128::from(bytes_of(known()).max(1));
+        let of_all = |known: u64| {
+            let all = u128::from(known) * u128::from(self.bytes) / known_bytes;
+            u64::try_from(all).unwrap_or(u64::MAX)
+        };
+        let entries = of_all(known().map(|file| file.num_entries).sum());
+        let deletions = of_all(known().map(|file| file.num_deletions).sum());
+        (self.entries, self.deletions) = (entries, deletions);
+    }
+
     /// How many bytes of so many would be left, if those that are deleted are as large as the
     /// others: each of our deletions is of one record.
     fn left_of(&self, bytes: u64) -> u64 {
@@ -167,6 +181,12 @@ impl RocksStore {
 
     fn records(&self, files: &[LiveFile]) -> Result<Records, StoreError> {
         let mut records = Records::of(files);
+        // Of many tables some are closed again before the last is open, and RocksDB would have to
+        // read them all the same.
+        if files.len() > self.tables_open_together() {
+            records.estimate(files);
+            return Ok(records);
+        }
         self.open_tables(files);
         let tables = self.database();
         let tables = tables.property_value(named::AGGREGATED_TABLE_PROPERTIES);
@@ -194,8 +214,13 @@ impl RocksStore {
         let mut read = ReadOptions::default();
         read.set_total_order_seek(true);
         read.fill_cache(false);
+        // Its first record may be deleted, and all behind it.
+        read.set_max_skippable_internal_keys(1);
         let mut tables = self.database().raw_iterator_opt(read);
         for key in files.iter().filter_map(|file| file.start_key.as_ref()) {
+            if self.patience().has_ended() {
+                break;
+            }
             tables.seek(key);
         }
     }
@@ -281,6 +306,19 @@ mod tests {
             deletions,
             merge_bytes: 160 * MIB,
         }
+    }
+
+    #[test]
+    fn tables_of_which_nothing_is_known_are_taken_to_be_as_others() {
+        let files = [file(1, 100, "a"), file(1, 300, "b")];
+        let mut records = Records::of(&files);
+        records.estimate(&files);
+        assert!(!records.are_worth_it(), "nothing is known to be deleted");
+        let [mut known, unknown] = files;
+        (known.num_entries, known.num_deletions) = (1_000, 400);
+        let files = [known, unknown];
+        records.estimate(&files);
+        assert_eq!((records.entries, records.deletions), (4_000, 1_600));
     }
 
     #[test]

@@ -31,6 +31,8 @@ const BLOOM_BITS_PER_KEY: f64 = 10.0;
 const MEMTABLE_BLOOM_RATIO: f64 = 0.05;
 const BLOCK_BYTES: usize = 8 << 10;
 const OPEN_FILES_MAX: usize = 512;
+/// Logarithm of the number of shares in which tables are open, each with a lock of its own.
+const OPEN_TABLES_SHARD_BITS: i32 = 2;
 /// Sizes of files in the first two levels below level 0, and of the first of these; files of each
 /// level below are four times as large, so that a large state has not too many. A merge needs as
 /// much space as it writes, and keeps what it reads until it ends: on a small disk the usual ones,
@@ -84,6 +86,7 @@ pub struct RocksStore {
     write_at_hand: WriteOptions,
     read_at_hand: ReadOptions,
     write_buffer_bytes: u64,
+    tables_open_together: usize,
     counters: StoreCounters,
     failures: Failures,
     /// Dropped after `db`, so that it tells when RocksDB has closed the directory.
@@ -117,22 +120,24 @@ impl RocksStore {
         check_folder(directory)?;
         // RocksDB would create the directory too, but not make its name durable.
         create_dir_all(directory).map_err(|error| unusable(&error))?;
-        let options = db_options(counters, wanted);
+        let open_files = files::most(Use::Store, OPEN_FILES_MAX);
+        let options = db_options(counters, wanted, open_files);
         let db = DB::open(&options, directory).map_err(|error| opening(directory, error))?;
-        Ok(Self::new(db, wanted, counters.clone()))
+        Ok(Self::new(db, wanted, open_files, counters.clone()))
     }
 
     /// Opens a store that nobody writes, and writes nothing either.
     pub(super) fn open_read_only(directory: &Path) -> Result<Self, StoreError> {
         let (wanted, counters) = (RocksOptions::default(), StoreCounters::none());
-        let mut options = db_options(&counters, &wanted);
+        let open_files = files::most(Use::Store, OPEN_FILES_MAX);
+        let mut options = db_options(&counters, &wanted, open_files);
         options.create_if_missing(false);
         let db = DB::open_for_read_only(&options, directory, false)
             .map_err(|error| opening(directory, error))?;
-        Ok(Self::new(db, &wanted, counters))
+        Ok(Self::new(db, &wanted, open_files, counters))
     }
 
-    fn new(db: DB, options: &RocksOptions, counters: StoreCounters) -> Self {
+    fn new(db: DB, options: &RocksOptions, open_files: usize, counters: StoreCounters) -> Self {
         let mut write = WriteOptions::default();
         write.disable_wal(true);
         let mut write_at_hand = WriteOptions::default();
@@ -145,6 +150,7 @@ impl RocksStore {
             write_at_hand,
             read_at_hand: at_hand(ReadOptions::default()),
             write_buffer_bytes: options.write_buffer_bytes as u64,
+            tables_open_together: open_files / 2,
             counters,
             failures: Failures::default(),
             patience: Arc::default(),
@@ -153,6 +159,12 @@ impl RocksStore {
 
     pub(super) fn database(&self) -> &DB {
         &self.db
+    }
+
+    /// How many tables are all open once each was opened: of more, whose shares of what may be open
+    /// are not equal, some may be closed again.
+    pub(super) fn tables_open_together(&self) -> usize {
+        self.tables_open_together
     }
 
     pub(super) fn write_buffer_bytes(&self) -> u64 {
@@ -366,7 +378,7 @@ impl Cursor for RocksCursor<'_> {
     }
 }
 
-fn db_options(counters: &StoreCounters, wanted: &RocksOptions) -> Options {
+fn db_options(counters: &StoreCounters, wanted: &RocksOptions, open_files: usize) -> Options {
     let mut options = counters.options();
     options.create_if_missing(true);
     options.set_prefix_extractor(SliceTransform::create(
@@ -389,8 +401,8 @@ fn db_options(counters: &StoreCounters, wanted: &RocksOptions) -> Options {
     options.set_max_compaction_bytes(MERGE_BYTES);
     options.set_max_background_jobs(2);
     options.set_bytes_per_sync(BYTES_PER_SYNC);
-    let files = files::most(Use::Store, OPEN_FILES_MAX);
-    options.set_max_open_files(i32::try_from(files).unwrap_or(i32::MAX));
+    options.set_max_open_files(i32::try_from(open_files).unwrap_or(i32::MAX));
+    options.set_table_cache_num_shard_bits(OPEN_TABLES_SHARD_BITS);
     options.set_info_logger(info_logger());
     options.set_stats_dump_period_sec(0);
     options.set_stats_persist_period_sec(0);
