@@ -337,7 +337,12 @@ async fn a_leader_whose_disk_alone_is_slow_hands_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_from_a_slow_disk_cost_no_leader_its_lead() {
     let shim = Shim::build();
-    let mut cluster = Cluster::form_with(3, |member| shim.between(member)).await;
+    let mut cluster = Cluster::form_with(3, |member| {
+        shim.between(member);
+        // A state that is small is read at the start.
+        member.add_args(["--state-key-cache-bytes", "0"]);
+    })
+    .await;
     let client = cluster.patient_client().await;
     let value = |n: usize| {
         (0..4096)
