@@ -382,6 +382,8 @@ mod tests {
         }
         pair.leader.now = pair.learner.now;
         let begun = pair.learner.now;
+        pair.tick(Some);
+        assert!(!is_known(&pair));
         while !is_known(&pair) {
             pair.tick(Some);
         }
