@@ -151,7 +151,8 @@ impl KeyCache {
         }
     }
 
-    /// Whether these were all: there was room, and not too much to read.
+    /// Whether these were all: there was room, and not too much to read. Not by a `Scan`, for what
+    /// that steps over, older versions and deleted records, has to count too.
     fn learn_all(
         &self,
         store: &impl Store,
@@ -171,7 +172,8 @@ impl KeyCache {
             }
             // The newest version of a key is the first.
             if prefix != last {
-                last = prefix.to_vec();
+                last.clear();
+                last.extend_from_slice(prefix);
                 if let Some(found) = live(record_key, record)? {
                     let kv = found.to_key_value(found.key()?, true);
                     let newest = Newest::of(&kv);
