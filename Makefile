@@ -69,7 +69,7 @@ dengine: setup-dengine ## the server and its tools, without Kubernetes (no Go, n
 	@echo "dengine, dengine-bench and kubectl-dengine are in $(CARGO_TARGET_DIR)/release; to have them at hand:"
 	@echo 'export PATH=$(CARGO_TARGET_DIR)/release:$$PATH'
 
-dist: setup-dengine ## the same as it ships and is measured: optimized across crates, which takes 12 minutes more the first time
+dist: setup-dengine ## the same as it ships and is measured: optimized across crates, which takes 17 minutes of CPU more the first time
 	@$(BUILD_DIST)
 	@$(DIST)/dengine --version
 	@echo "dengine, dengine-bench and kubectl-dengine are in $(DIST)"

@@ -50,7 +50,7 @@ impl Profile {
     }
 
     /// Where images go, in the checkout: those for tests take no place of those that ship.
-    fn images(self) -> &'static str {
+    fn images_folder(self) -> &'static str {
         match self {
             Self::Release => "target/test-images",
             Self::Dist => "target/images",
@@ -78,7 +78,7 @@ pub fn ensure(server: Profile) -> Result<Vec<Archive>> {
         build(&workspace, server, &["--bin", SERVER])?;
     }
     let mut step = ProgressStep::start("Images");
-    let folder = workspace.join(server.images());
+    let folder = workspace.join(server.images_folder());
     let mut archives = Vec::new();
     for (program, source) in PROGRAMS {
         step.note(program);
