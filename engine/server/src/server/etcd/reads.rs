@@ -161,7 +161,8 @@ fn whole<S: Store>(
 /// The pages of a range, as far as the answer will have their pairs.
 struct Pages {
     selected: Selected,
-    /// The last one, without its pairs; it says how many keys all of them have.
+    /// The last one, without its pairs; it says how many keys all of them have, and the revision
+    /// that was the newest at the first.
     last: RangeResult,
     held: Held,
 }
@@ -181,7 +182,10 @@ fn pages<S: Store>(
     let query = &range.query;
     let (mut selected, mut held, mut pairs) = (range.selected(), budget.none(whose), 0);
     let mut page = read(reader, &page_of(query, 0))?;
+    let newest = page.revision;
     loop {
+        // Clients watch from the revision of an answer on: it must not have what is newer.
+        page.revision = newest;
         page.count = page.count.map(|count| count + pairs as u64);
         pairs += page.kvs.len();
         let last = page.kvs.last().map(|it| it.key.clone());
@@ -204,7 +208,7 @@ fn pages<S: Store>(
         };
         let rest = RangeQuery {
             keys: query.keys.after(&last),
-            revision: query.revision.or(Some(page.revision)),
+            revision: query.revision.or(Some(newest)),
             ..query.clone()
         };
         page = read(reader, &page_of(&rest, pairs))?;
@@ -249,6 +253,8 @@ pub(super) fn bytes_of(kvs: &[KeyValue]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use bytes::Bytes;
     use dengine_etcd::Header;
     use dengine_etcd::etcdserverpb::{RangeRequest, range_request as wire};
@@ -265,17 +271,21 @@ mod tests {
     fn machine(keys: usize, value: usize) -> StateMachine<MemoryStore> {
         let mut machine = StateMachine::open(MemoryStore::default()).unwrap();
         for at in 0..keys {
-            let put = Command::put(format!("k{at:06}"), vec![7; value]);
-            let entry = Entry {
-                index: Index(at as u64 + 1),
-                term: Term(1),
-                kind: EntryKind::Command,
-                context: Bytes::new(),
-                data: dengine_kv::Request::from(put).encode(CommandVersion::OLDEST),
-            };
-            machine.apply(&[entry]).unwrap();
+            machine.apply(&[put(at, at, value)]).unwrap();
         }
         machine
+    }
+
+    /// The entry after so many others that puts the key of this number.
+    fn put(after: usize, key: usize, value: usize) -> Entry {
+        let put = Command::put(format!("k{key:06}"), vec![7; value]);
+        Entry {
+            index: Index(after as u64 + 1),
+            term: Term(1),
+            kind: EntryKind::Command,
+            context: Bytes::new(),
+            data: dengine_kv::Request::from(put).encode(CommandVersion::OLDEST),
+        }
     }
 
     fn whose() -> IpAddr {
@@ -335,6 +345,38 @@ mod tests {
         let (response, _) = ask(&machine, &counted, &budget).unwrap();
         assert!(response.kvs.is_empty());
         assert_eq!(usize::try_from(response.count), Ok(KEYS));
+    }
+
+    /// Its pages were of different revisions, and it told a revision of which it lacked changes.
+    #[test]
+    fn a_range_of_many_pages_is_of_the_revision_that_it_tells() {
+        let mut machine = machine(KEYS, 1);
+        let (reader, stop) = (machine.reader(), AtomicBool::new(false));
+        let budget = AnswerBudget::new(ANSWER_BYTES_MAX, ANSWER_BYTES_MAX);
+        let range = Range::new(&all(0)).unwrap();
+        std::thread::scope(|scope| {
+            // Each key in turn, so that any revision has the newest versions of all in a row.
+            scope.spawn(|| {
+                for at in KEYS..100 * KEYS {
+                    machine.apply(&[put(at, at % KEYS, 1)]).unwrap();
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+            for _ in 0..20 {
+                let read = whole(&reader, &range, (&budget, whose())).unwrap();
+                let read = read.expect("there is room");
+                let response = range.answer(Header::default(), read.selected, read.found);
+                let told = response.header.unwrap().revision;
+                let revisions = response.kvs.iter().map(|kv| kv.mod_revision);
+                let (oldest, newest) = (revisions.clone().min(), revisions.max());
+                let all = i64::try_from(KEYS).unwrap();
+                assert_eq!((oldest, newest), (Some(told - all + 1), Some(told)));
+                assert_eq!(response.count, all);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
     }
 
     /// Keys without values took many times as much as is counted of them, before it was.
