@@ -13,6 +13,7 @@ use super::layout::{
     FORMAT_KEY, FORMAT_OLDEST, MEMBERSHIP_KEY, MachineState, STATE_KEY, check_format,
     decode_membership, decode_state, encode_format, encode_state, session_range,
 };
+use super::reader::KnownCounts;
 use super::store::{Cursor, Reclaimed, Scope, Store, StoreError, WriteBatch};
 use super::transition::{Finished, Transition};
 use super::visits::VisitBounds;
@@ -45,6 +46,7 @@ pub struct StateMachine<S> {
 pub(super) struct SharedState<S> {
     pub(super) store: S,
     pub(super) keys: KeyCache,
+    pub(super) counts: KnownCounts,
     /// Revision up to which every change is in the store. It is raised after the batch is written,
     /// so a reader at this revision sees whole batches.
     revision: AtomicU64,
@@ -97,6 +99,7 @@ impl<S: Store> StateMachine<S> {
         };
         let shared = SharedState {
             keys: KeyCache::of(&store, state.revision, key_cache_bytes),
+            counts: KnownCounts::default(),
             store,
             revision: AtomicU64::new(state.revision.0),
             compact_revision: AtomicU64::new(state.compact_revision.0),

@@ -12,12 +12,14 @@
 
 mod batch;
 mod changes;
+mod counts;
 mod expiring;
 mod hash;
 mod leases;
 mod survey;
 
 pub use changes::{Changes, ChangesQuery, Event, EventKind, PageLimits, Want};
+pub(crate) use counts::KnownCounts;
 pub use expiring::{ExpiringKey, SessionInfo};
 pub use hash::{LogicalHash, RevisionHash};
 pub use leases::LeaseInfo;
@@ -96,8 +98,8 @@ pub struct RangeResult {
     pub kvs: Vec<KeyValue>,
     /// Whether pairs were left out because of a limit.
     pub more: bool,
-    /// How many keys the range has. `None` if there are more than were returned: counting them
-    /// costs as much as reading them, so it is done only for [`RangeQuery::count_only`].
+    /// How many keys the range has. `None` if there are more than were returned: counting them may
+    /// cost as much as reading them, so it is done only for [`RangeQuery::count_only`].
     pub count: Option<u64>,
 }
 
@@ -252,9 +254,17 @@ impl<S: Store> Reader<S> {
         }
     }
 
-    /// Reads a range of keys, in order. It visits the returned keys and one more, or all of them to
-    /// count them, and deleted keys in between that are not collected yet.
+    /// Reads a range of keys, in order. It visits the returned keys and one more, and deleted keys
+    /// in between that are not collected yet. To count them it visits all, unless it knows how many
+    /// there were a short while before, or of how many they are the rest.
     pub fn range(&self, query: &RangeQuery) -> Result<RangeResult, ReadError> {
+        match &query.keys {
+            KeyRange::Between { .. } | KeyRange::From(_) if query.count_only => self.count(query),
+            _ => self.visit(query),
+        }
+    }
+
+    fn visit(&self, query: &RangeQuery) -> Result<RangeResult, ReadError> {
         let (scan, revision, at) = self.begin(query.revision, || {
             Scan::new(&self.shared.store, &query.keys)
         })?;

@@ -146,6 +146,12 @@ fn whole<S: Store>(
             Some(Err(ReadError::Compacted { .. })) if is_newest => continue,
             Some(Err(error)) => return refused(error),
         };
+        if let Some(rest) = &read.rest {
+            // What the next page of a list will ask for.
+            let at = range.query.revision.unwrap_or(read.last.revision);
+            let left = count.saturating_sub(read.pairs);
+            reader.note_rest(&range.query.keys, rest, at, left);
+        }
         return Ok(Ok(Whole {
             selected: read.selected,
             found: Found {
@@ -164,6 +170,9 @@ struct Pages {
     /// The last one, without its pairs; it says how many keys all of them have, and the revision
     /// that was the newest at the first.
     last: RangeResult,
+    pairs: u64,
+    /// The keys that the limit left out.
+    rest: Option<KeyRange>,
     held: Held,
 }
 
@@ -198,16 +207,19 @@ fn pages<S: Store>(
             Some(room) => held = room,
             None => return Ok(None),
         }
-        let last = last.filter(|_| page.more && pairs < query.limit);
-        let Some(last) = last else {
+        let rest = last.filter(|_| page.more);
+        let rest = rest.map(|last| query.keys.after(&last));
+        let Some(keys) = rest.clone().filter(|_| pairs < query.limit) else {
             return Ok(Some(Pages {
                 selected,
                 last: page,
+                pairs: pairs as u64,
+                rest,
                 held,
             }));
         };
         let rest = RangeQuery {
-            keys: query.keys.after(&last),
+            keys,
             revision: query.revision.or(Some(newest)),
             ..query.clone()
         };
