@@ -39,6 +39,16 @@ impl Tally {
         self.calls.values().sum()
     }
 
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (call, count) in &other.calls {
+            *self.calls.entry(call.clone()).or_default() += count;
+        }
+        for (name, count) in &other.explained {
+            *self.explained.entry(name).or_default() += count;
+        }
+        self.events += other.events;
+    }
+
     fn add(&mut self, operation: &Operation, reply: &Reply) {
         let answer = match reply {
             Reply::Refused(code, text) => format!("{code:?}: {text}"),

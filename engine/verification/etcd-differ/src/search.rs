@@ -8,7 +8,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use tempfile::TempDir;
 use tonic::Code;
 
@@ -45,6 +46,9 @@ pub struct Bounds {
     pub length: usize,
     pub operations: Option<u64>,
     pub time: Option<Duration>,
+    /// Sequences under way at a time, each on systems of its own. Most of one's time is spent
+    /// waiting: for systems to start, and for events that may still come.
+    pub jobs: usize,
     pub calls: Calls,
 }
 
@@ -59,9 +63,19 @@ pub struct Found {
     pub again: bool,
 }
 
+/// A sequence that was run.
+struct Ran {
+    seed: u64,
+    mood: Mood,
+    operations: Vec<Operation>,
+    alike: Tally,
+    difference: Option<Difference>,
+}
+
 impl Bounds {
-    fn allow(&self, tally: &Tally, begun: Instant) -> bool {
-        let calls = self.operations.is_none_or(|most| tally.total() < most);
+    /// Whether there may be another sequence after so many calls, those under way included.
+    fn allow(&self, calls: u64, begun: Instant) -> bool {
+        let calls = self.operations.is_none_or(|most| calls < most);
         calls && self.time.is_none_or(|most| begun.elapsed() < most)
     }
 
@@ -118,36 +132,72 @@ impl Sides {
     /// short. `each` is shown the tally after every sequence.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// As [`run`](Self::run), and if several sequences are to be run at a time on systems that
+    /// serve already.
     pub async fn search(
         &self,
         bounds: &Bounds,
         tally: &mut Tally,
         mut each: impl FnMut(u64, &Tally),
     ) -> Result<Option<Found>> {
+        ensure!(
+            bounds.jobs <= 1 || self.are_started_here(),
+            "several sequences at a time would meet in systems that are named by address"
+        );
         let begun = Instant::now();
         let calls = Calls {
             range_stream: self.left_has_range_stream().await?,
             ..bounds.calls
         };
-        let mut seed = bounds.seed;
-        while bounds.allow(tally, begun) {
-            let mood = bounds.mood(seed);
-            let operations = sequence(seed, mood, bounds.length, calls);
-            if let Some(difference) = self.run(&operations, seed, tally).await? {
+        let mut seeds = bounds.seed..;
+        let mut under_way = FuturesUnordered::new();
+        loop {
+            while under_way.len() < bounds.jobs.max(1)
+                && bounds.allow(
+                    tally.total() + (under_way.len() * bounds.length) as u64,
+                    begun,
+                )
+            {
+                let seed = seeds.next().expect("an open range");
+                under_way.push(self.draw_and_run(seed, bounds, calls));
+            }
+            let Some(ran) = under_way.next().await else {
+                return Ok(None);
+            };
+            let ran = ran?;
+            tally.merge(&ran.alike);
+            if let Some(difference) = ran.difference {
+                drop(under_way);
                 let found = Found {
-                    seed,
-                    mood,
-                    operations,
+                    seed: ran.seed,
+                    mood: ran.mood,
+                    operations: ran.operations,
                     difference,
                     again: false,
                 };
                 return Ok(Some(self.shorten(found).await?));
             }
-            each(seed, tally);
-            seed += 1;
+            each(ran.seed, tally);
         }
-        Ok(None)
+    }
+
+    async fn draw_and_run(&self, seed: u64, bounds: &Bounds, calls: Calls) -> Result<Ran> {
+        let mood = bounds.mood(seed);
+        let operations = sequence(seed, mood, bounds.length, calls);
+        let mut alike = Tally::default();
+        let difference = self.run(&operations, seed, &mut alike).await?;
+        Ok(Ran {
+            seed,
+            mood,
+            operations,
+            alike,
+            difference,
+        })
+    }
+
+    fn are_started_here(&self) -> bool {
+        let is_named = |side: &Source| matches!(side, Source::Endpoints(_));
+        !is_named(&self.left) && !is_named(&self.right)
     }
 
     /// etcd has it since 3.7.

@@ -77,7 +77,7 @@ impl Source {
                 _processes: Vec::new(),
             },
             Self::Etcd(program) => etcd(program, folder)?,
-            Self::DEngine(program) => dengine(program, folder, starting)?,
+            Self::DEngine(program) => dengine(program, folder, starting).await?,
         };
         for address in &running.addresses {
             let served = serves(address).await;
@@ -109,7 +109,7 @@ fn etcd(program: &Path, folder: &Path) -> Result<Running> {
     })
 }
 
-fn dengine(program: &Path, folder: &Path, starting: &Starting) -> Result<Running> {
+async fn dengine(program: &Path, folder: &Path, starting: &Starting) -> Result<Running> {
     let mut processes = Vec::new();
     let (mut addresses, mut own) = (Vec::new(), Vec::new());
     for number in 0..starting.members {
@@ -129,10 +129,10 @@ fn dengine(program: &Path, folder: &Path, starting: &Starting) -> Result<Running
     }
     let mut init = Command::new(program);
     dengine_testkit::without_settings(&mut init);
-    let formed = init
-        .args(["init", "--endpoints", &own.join(",")])
-        .output()
-        .with_context(|| format!("running {}", program.display()))?;
+    init.args(["init", "--endpoints", &own.join(",")]);
+    // Other sequences go on meanwhile.
+    let formed = tokio::task::spawn_blocking(move || init.output()).await?;
+    let formed = formed.with_context(|| format!("running {}", program.display()))?;
     if !formed.status.success() {
         let said = String::from_utf8_lossy(&formed.stderr).into_owned();
         bail!("no cluster was formed: {said}{}", last_lines(folder));

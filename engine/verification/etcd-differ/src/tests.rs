@@ -16,6 +16,8 @@ use crate::pieces::merged;
 use crate::plant::{Plant, Planted};
 use crate::reply::Reply;
 use crate::run::{Tally, run};
+use crate::search::{Bounds, Sides};
+use crate::source::{Source, Starting};
 use crate::stream::{Entry, StreamLog};
 use crate::system::{System, Watched};
 
@@ -250,4 +252,32 @@ async fn each_planted_mistake_is_found() {
         let what = found.unwrap_or_else(|| panic!("{plant:?} is not found"));
         assert!(what.contains(seen), "{plant:?}: {what}");
     }
+}
+
+#[tokio::test]
+async fn systems_that_serve_already_take_one_sequence_at_a_time() {
+    let named = Source::Endpoints(vec!["127.0.0.1:1".to_owned()]);
+    let sides = Sides {
+        left: Source::Etcd("etcd".into()),
+        right: named,
+        starting: Starting {
+            members: 1,
+            serve_args: Vec::new(),
+        },
+        erase: true,
+        plant: None,
+    };
+    let bounds = Bounds {
+        seed: 1,
+        mood: None,
+        length: 1,
+        operations: Some(1),
+        time: None,
+        jobs: 2,
+        calls: Calls::default(),
+    };
+    let mut tally = Tally::default();
+    let refused = sides.search(&bounds, &mut tally, |_, _| {}).await;
+    let text = format!("{:#}", refused.unwrap_err());
+    assert!(text.contains("named by address"), "{text}");
 }

@@ -31,6 +31,9 @@ struct Arguments {
     /// Calls of one sequence, which begins with fresh data
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     length: usize,
+    /// Sequences at a time, each on systems of its own
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    jobs: usize,
     /// How sequences behave [default: valid for even seeds, hostile for odd ones]
     #[arg(long, value_enum)]
     mood: Option<Mood>,
@@ -178,6 +181,7 @@ impl Arguments {
             length: self.length,
             operations: self.operations,
             time: seconds.map(Duration::from_secs),
+            jobs: self.jobs,
             calls: Calls {
                 leases: self.with.contains(&With::Leases),
                 alarms: self.with.contains(&With::Alarms),
@@ -223,11 +227,12 @@ fn report(found: &Found, arguments: &Arguments) -> Result<()> {
 
 /// This program's command line, without what chose the sequence.
 fn replay(file: &Path) -> String {
-    const CHOSE: [&str; 7] = [
+    const CHOSE: [&str; 8] = [
         "--seed",
         "--operations",
         "--seconds",
         "--length",
+        "--jobs",
         "--mood",
         "--with",
         "--output",
