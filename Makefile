@@ -24,13 +24,14 @@ CARGO_TEST := cargo test --release --locked $(ALL)
 # with several answers it would be compiled several times.
 BUILD := cargo build --release --locked $(ALL) --bins
 E2E := $(BUILD) && $(CARGO_TARGET_DIR)/release/dengine-e2e
-# As it ships: the server, optimized across crates, and what is measured beside it. The tools look for them in their own
-# folder.
+# As they ship: server and load generator, optimized across crates, and what is measured beside them. The tools look for
+# them in their own folder. Under `make kwok` no load generator runs.
 DIST := $(CARGO_TARGET_DIR)/dist
 BUILD_DIST = $(BUILD) && cargo build --profile dist --locked $(ALL) $(addprefix --bin ,dengine $(MEASURED)) && \
-  ln -f $(addprefix $(CARGO_TARGET_DIR)/release/,dengine-bench dengine-e2e kubectl-dengine) $(DIST)
+  ln -f $(addprefix $(CARGO_TARGET_DIR)/release/,dengine-e2e kubectl-dengine) $(DIST)
 MEASURE = $(BUILD_DIST) && $(DIST)/dengine-e2e
-bench bench-servers: MEASURED = dengine-bench-bounds $(if $(findstring embedded,$(SCENARIO))$(findstring all,$(SCENARIO)),dengine-bench-embedded)
+dist: MEASURED = dengine-bench
+bench bench-servers: MEASURED = dengine-bench dengine-bench-bounds $(if $(findstring embedded,$(SCENARIO))$(findstring all,$(SCENARIO)),dengine-bench-embedded)
 # Variables as flags of `dengine-e2e`, where they are set: $(call as_flag,etcd-version) is `--etcd-version $(ETCD_VERSION)`.
 as_variable = $(subst -,_,$(shell echo $(1) | tr a-z A-Z))
 as_flag = $(if $($(as_variable)),--$(1) $($(as_variable)))
@@ -69,7 +70,7 @@ dengine: setup-dengine ## the server and its tools, without Kubernetes (no Go, n
 	@echo "dengine, dengine-bench and kubectl-dengine are in $(CARGO_TARGET_DIR)/release; to have them at hand:"
 	@echo 'export PATH=$(CARGO_TARGET_DIR)/release:$$PATH'
 
-dist: setup-dengine ## the same as it ships and is measured: optimized across crates, which takes 17 minutes of CPU more the first time
+dist: setup-dengine ## the same as it ships and is measured: optimized across crates, which takes 20 minutes of CPU more the first time
 	@$(BUILD_DIST)
 	@$(DIST)/dengine --version
 	@echo "dengine, dengine-bench and kubectl-dengine are in $(DIST)"
@@ -140,10 +141,10 @@ older: setup-dengine ## a cluster of an older commit, upgraded member by member 
 # of an argument, its failure would be nobody's.
 DIFFER = $(if $(LEFT),,etcd=$$($(CARGO_TARGET_DIR)/release/dengine-e2e etcd $(1)) &&) $(CARGO_TARGET_DIR)/release/etcd-differ \
   --left $(or $(LEFT),etcd=$$etcd) --right $(or $(RIGHT),dengine=$(CARGO_TARGET_DIR)/release/dengine)
-etcd-differ: setup-bench ## random calls of the etcd API on etcd and on DEngine, compared (DURATION=60 seconds, SEED=, MEMBERS=1|3, WITH=leases,alarms, ETCD_VERSION=3.6.16|3.7.3, REPLAY=FILE; LEFT=, RIGHT= other systems: etcd=PROGRAM, dengine=PROGRAM or addresses)
+etcd-differ: setup-bench ## random calls of the etcd API on etcd and on DEngine, compared (DURATION=60 seconds, JOBS=1 at a time, SEED=, MEMBERS=1|3, WITH=leases,alarms, ETCD_VERSION=3.6.16|3.7.3, REPLAY=FILE; LEFT=, RIGHT= other systems: etcd=PROGRAM, dengine=PROGRAM or addresses)
 	@$(BUILD)
 	@$(call DIFFER,$(ETCD_VERSION:%=--etcd-version %)) $(if $(REPLAY),--replay $(REPLAY),--seconds $(or $(DURATION),60)) \
-	  $(if $(SEED),--seed $(SEED)) $(if $(MEMBERS),--members $(MEMBERS)) $(if $(WITH),--with $(WITH))
+	  $(call as_flag,jobs) $(call as_flag,seed) $(call as_flag,members) $(call as_flag,with)
 
 # One package after the other: each test has a cluster of three. What the variables name is what is tested.
 SUITES_PROGRAM = $(if $(ETCD),ETCD_SUITES_ETCD=$(abspath $(ETCD)),ETCD_SUITES_DENGINE=$(CARGO_TARGET_DIR)/release/dengine)
@@ -193,7 +194,7 @@ models: ## what threads do to each other, under loom and shuttle
 mutants: setup-dengine ## mutation tests of the core (SHARD=0/8: the first of eight parts; SHARD=report: all parts so far; DIFF=origin/main: of what changed since, 8 min)
 	@engine/verification/mutants.sh $(if $(DIFF),diff $(DIFF),$(if $(filter report,$(SHARD)),report,all $(SHARD)))
 
-images: setup-images ## write the container images to target/images, the server's optimized across crates, for kind load image-archive or ctr images import
+images: setup-images ## write the container images to target/images, server and load generator optimized across crates, for kind load image-archive or ctr images import
 	@$(E2E) images
 
 # Variables of `make bench` as flags of `dengine-e2e bench`. A list is separated by commas.

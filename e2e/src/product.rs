@@ -8,12 +8,15 @@ use dengine_local_kubernetes::progress::ProgressStep;
 use dengine_local_kubernetes::shell;
 
 const SERVER: &str = "dengine";
+const LOAD_GENERATOR: &str = "dengine-bench";
 /// Each program with the folder that holds its Dockerfile.
 const PROGRAMS: [(&str, &str); 3] = [
     (SERVER, "engine/server"),
     ("dengine-operator", "operator"),
-    ("dengine-bench", "bench-jobs"),
+    (LOAD_GENERATOR, "bench-jobs"),
 ];
+/// Those whose speed is measured: the only ones that [`Profile::Dist`] has.
+const OPTIMIZED: [&str; 2] = [SERVER, LOAD_GENERATOR];
 
 /// The checkout that this binary was built from.
 ///
@@ -32,7 +35,7 @@ pub fn workspace() -> Result<PathBuf> {
 /// Set to a folder that `make images` wrote, its archives are used and nothing is built.
 const PREBUILT: &str = "E2E_IMAGES";
 
-/// Cargo's profile of the server. All else has that of tests.
+/// Cargo's profile of what is [`OPTIMIZED`]. All else has that of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
     /// As tests have it.
@@ -63,7 +66,7 @@ impl Profile {
 ///
 /// # Errors
 /// When a build fails.
-pub fn ensure(server: Profile) -> Result<Vec<Archive>> {
+pub fn ensure(optimized: Profile) -> Result<Vec<Archive>> {
     if let Some(folder) = std::env::var_os(PREBUILT) {
         let names = PROGRAMS.map(|(program, _)| program);
         return names
@@ -74,16 +77,17 @@ pub fn ensure(server: Profile) -> Result<Vec<Archive>> {
     let workspace = workspace()?;
     let target = target_folder(&workspace)?;
     build(&workspace, Profile::Release, &["--bins"])?;
-    if server == Profile::Dist {
-        build(&workspace, server, &["--bin", SERVER])?;
+    if optimized == Profile::Dist {
+        let programs = OPTIMIZED.map(|program| ["--bin", program]);
+        build(&workspace, optimized, programs.as_flattened())?;
     }
     let mut step = ProgressStep::start("Images");
-    let folder = workspace.join(server.images_folder());
+    let folder = workspace.join(optimized.images_folder());
     let mut archives = Vec::new();
     for (program, source) in PROGRAMS {
         step.note(program);
-        let profile = if program == SERVER {
-            server
+        let profile = if OPTIMIZED.contains(&program) {
+            optimized
         } else {
             Profile::Release
         };
