@@ -102,22 +102,20 @@ impl Operation {
             Self::Compact(_) => true,
             Self::Watch { request, .. } => {
                 matches!(request.request_union, Some(RequestUnion::CancelRequest(_)))
-                    || self.chosen_watch().is_some()
+                    || self.created_watch().is_some_and(|(_, id)| id != 0)
             }
             _ => false,
         }
     }
 
-    /// The stream of a watch that is to be created, and the id that is chosen for it.
+    /// The stream of a watch that is to be created, and the id that is chosen for it, or 0.
     #[must_use]
-    pub fn chosen_watch(&self) -> Option<(usize, i64)> {
+    pub fn created_watch(&self) -> Option<(usize, i64)> {
         let Self::Watch { stream, request } = self else {
             return None;
         };
         match &request.request_union {
-            Some(RequestUnion::CreateRequest(create)) if create.watch_id != 0 => {
-                Some((*stream, create.watch_id))
-            }
+            Some(RequestUnion::CreateRequest(create)) => Some((*stream, create.watch_id)),
             _ => None,
         }
     }

@@ -1,6 +1,6 @@
 //! One sequence on two systems that are equal at its beginning.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::join;
@@ -66,17 +66,32 @@ pub(crate) async fn run(
     operations: &[Operation],
     tally: &mut Tally,
 ) -> Option<Difference> {
+    let mut chosen = BTreeSet::new();
     for (at, operation) in operations.iter().enumerate() {
-        if operation.meets_watches()
+        let created = operation.created_watch();
+        let is_next_to_chosen = created.is_some_and(|(stream, _)| {
+            let mut chosen = chosen.iter();
+            chosen.any(|(of, _): &(usize, i64)| *of == stream)
+        });
+        if (operation.meets_watches() || is_next_to_chosen)
             && let Some(what) = compare_watches(left, right, tally).await
         {
             return Some(Difference { at, what });
         }
-        if let Some((stream, id)) = operation.chosen_watch()
-            && (left.keeps(stream, id) || right.keeps(stream, id))
-        {
-            // Documented: DEngine gives the id away at once.
-            continue;
+        if let Some((stream, id)) = created {
+            let is_kept = |id| left.keeps(stream, id) || right.keeps(stream, id);
+            let mut chosen_there = chosen.iter().filter(|(of, _)| *of == stream);
+            // Documented: DEngine gives the id away at once, also where it chooses one itself.
+            let differs = match id {
+                0 => chosen_there.any(|(_, id)| is_kept(*id)),
+                id => is_kept(id),
+            };
+            if differs {
+                continue;
+            }
+            if id != 0 {
+                chosen.insert((stream, id));
+            }
         }
         let (mut one, mut other) = join!(left.call(operation), right.call(operation));
         masks::apply(operation, &mut one);
