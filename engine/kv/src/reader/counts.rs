@@ -180,8 +180,8 @@ impl<S: Store> Reader<S> {
     }
 
     /// The number of keys by what is known or by counting them, whichever is over first: both in
-    /// turns, each further than before, so that none costs a multiple of the other. `None`: all
-    /// are to be counted.
+    /// turns, each further than before, so that it takes a few times as long as the shorter way
+    /// alone at most. `None`: all are to be counted.
     fn sooner(
         &self,
         known: &Known,
