@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use dengine_bench::target::{Access, Connect, Facts, Target, Way as _};
 use dengine_bench_model::results::{Protocol, ReadConsistency, Wire};
 use dengine_protocol::v1::GetRequest;
 use dengine_protocol::v1::kv_client::KvClient;
+use dengine_testkit::free_port;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -45,8 +45,7 @@ impl Drop for Process {
 
 /// Addresses that nobody has.
 fn addresses<const N: usize>() -> [String; N] {
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|it| it.local_addr().unwrap().to_string())
+    [(); N].map(|()| format!("127.0.0.1:{}", free_port()))
 }
 
 /// A process of the floor, with a file that is soon filled.

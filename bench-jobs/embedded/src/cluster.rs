@@ -2,7 +2,7 @@
 //! client in between.
 
 use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use dengine::types::{ClusterId, Revision};
 use dengine::{Config, NewMember, Node};
 use dengine_bench::target::{Events, Facts, Found, Leader, Way};
 use dengine_bench_model::results::ReadConsistency;
+use dengine_testkit::free_port;
 
 pub(crate) const MEMBERS: usize = 3;
 const CLUSTER: ClusterId = ClusterId(1);
@@ -32,7 +33,7 @@ impl Cluster {
         for number in 0..MEMBERS {
             let config = Config {
                 durability,
-                ..config(&format!("m{number}"), data)?
+                ..config(&format!("m{number}"), data)
             };
             let config = config.validated()?;
             members.push(Node::start(config).await?);
@@ -94,10 +95,9 @@ impl Cluster {
     }
 }
 
-fn config(name: &str, data: &Path) -> Result<Config> {
-    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("a free port for peers")?;
-    let address: SocketAddr = free.local_addr()?;
-    Ok(Config {
+fn config(name: &str, data: &Path) -> Config {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    Config {
         name: name.to_owned(),
         data_dir: data.join(name),
         listen_peer: address,
@@ -105,7 +105,7 @@ fn config(name: &str, data: &Path) -> Result<Config> {
         // Members name it to clients, and there are none.
         advertise_client: format!("{name}:1"),
         ..Config::default()
-    })
+    }
 }
 
 async fn add(leader: &Node, newcomer: &Node) -> Result<()> {

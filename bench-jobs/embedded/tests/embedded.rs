@@ -19,11 +19,16 @@ fn run(args: &[&str]) -> Output {
     output
 }
 
+/// What it prints when all went well.
+fn table_of(args: &[&str]) -> String {
+    let output = run(args);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("a table is text")
+}
+
 #[test]
 fn every_workload_is_measured_and_syncs_are_counted() {
-    let output = run(&["--profile", "quick"]);
-    let table = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{table}");
+    let table = table_of(&["--profile", "quick"]);
     let rows: Vec<Vec<&str>> = table
         .lines()
         .filter(|line| line.starts_with("| ") && !line.starts_with("| workload"))
@@ -61,7 +66,7 @@ fn every_workload_is_measured_and_syncs_are_counted() {
 fn single_workloads_are_repeated_and_written_as_json() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("embedded.json");
-    let output = run(&[
+    let table = table_of(&[
         "--workload",
         "par-put,mixed,extra/lease-renewal",
         "--read-percent",
@@ -77,8 +82,6 @@ fn single_workloads_are_repeated_and_written_as_json() {
         "--json",
         json.to_str().unwrap(),
     ]);
-    let table = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{table}");
     assert!(table.contains("Each repetition"), "{table}");
     let report: Report = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     assert_eq!(report.scenario.as_deref(), Some("embedded"));
@@ -95,9 +98,7 @@ fn single_workloads_are_repeated_and_written_as_json() {
 
 #[test]
 fn watches_are_left_to_the_server() {
-    let output = run(&["--workload", "seq-put,watch", "--total", "100"]);
-    let table = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{table}");
+    let table = table_of(&["--workload", "seq-put,watch", "--total", "100"]);
     let watch = table.lines().find(|line| line.starts_with("| watch"));
     assert!(watch.unwrap().contains("unsupported"), "{table}");
     let output = run(&["--workload", "watch"]);

@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
@@ -11,18 +11,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use dengine::{Config, NewMember, Node, RequestError};
 use dengine_kv::{Command, Outcome};
+use dengine_testkit::free_port;
 use dengine_types::{ClusterId, MemberId, Revision};
 use futures::poll;
 
 const CLUSTER: ClusterId = ClusterId(42);
 
 fn config(name: &str, dir: &Path) -> Config {
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
     let mut config = Config {
         name: name.to_owned(),
         data_dir: dir.join(name),

@@ -1,9 +1,11 @@
 //! Members to test with.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
 use dengine_kv::Command;
+use dengine_testkit::free_port;
 use dengine_types::ClusterId;
 
 use super::Node;
@@ -11,9 +13,7 @@ use crate::config::Config;
 
 /// One that waits to belong to a cluster.
 pub(crate) async fn waiting(dir: &Path) -> Node {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = port.local_addr().unwrap();
-    drop(port);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
     let mut config = Config {
         name: "a".to_owned(),
         data_dir: dir.join("a"),

@@ -327,7 +327,7 @@ async fn a_leader_whose_disk_alone_is_slow_hands_over() {
         (slow.status().await.leader_id != id).then_some(())
     })
     .await;
-    assert!(slow.logged().contains("the disk of this leader is slow"));
+    slow.says("the disk of this leader is slow").await;
     load.progress(100).await;
     load.finish(&client).await;
 }

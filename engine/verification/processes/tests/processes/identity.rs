@@ -300,15 +300,11 @@ async fn a_copy_of_a_folder_says_that_the_others_send_elsewhere() {
     copy.start();
     copy.admin().await;
     let member = format!("127.0.0.1:{}", cluster.members[copied].peer_port);
-    let logged = copy.logged();
-    let line = logged.lines().find(|it| it.contains("sends its messages"));
-    let line = line.unwrap_or_else(|| panic!("{logged}"));
+    let said = "sends its messages";
+    let logged = copy.says(said).await;
+    let line = logged.lines().find(|it| it.contains(said)).unwrap();
     assert!(line.contains(&member), "{line}");
-    assert!(
-        !cluster.members[copied]
-            .logged()
-            .contains("sends its messages")
-    );
+    assert!(!cluster.members[copied].logged().contains(said));
     // The member is none the worse for it.
     cluster.client().await.put("k", "v").await.unwrap();
     assert!(!copy.status().await.ready);

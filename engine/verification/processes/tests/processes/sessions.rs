@@ -335,7 +335,6 @@ async fn a_sequence_that_is_used_twice_puts_no_value_into_the_log() {
     };
     let refused = kv.delete(other).await.unwrap_err();
     assert!(!refused.message().contains("secret"), "{refused}");
-    let logged = member.logged();
-    assert!(logged.contains("used one sequence twice"), "{logged}");
+    let logged = member.says("used one sequence twice").await;
     assert!(!logged.contains("secret"), "{logged}");
 }

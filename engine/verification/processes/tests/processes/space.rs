@@ -156,11 +156,7 @@ async fn a_state_that_finds_no_space_waits_for_some_and_the_member_goes_on() {
         }
     };
     let frees_when_that_waits = async {
-        eventually("the state finds no space", || async {
-            let logged = cluster.members[0].logged();
-            logged.contains("while writing a batch").then_some(())
-        })
-        .await;
+        cluster.members[0].says("while writing a batch").await;
         disk.free();
     };
     tokio::join!(fills_memory, frees_when_that_waits);
@@ -192,7 +188,7 @@ async fn a_log_that_fills_the_disk_makes_room_in_it() {
         let put = client.put(format!("k{number}"), vec![0; PACKS_WELL]).await;
         put.unwrap_or_else(|error| panic!("k{number}: {error}"));
     }
-    assert!(cluster.members[0].logged().contains("the disk is full"));
+    cluster.members[0].says("the disk is full").await;
 }
 
 /// It has spare segments, and RocksDB no byte to open its state with.

@@ -224,9 +224,19 @@ impl Member {
         both_ends.expect("it was just made").into()
     }
 
-    /// Everything it has logged.
+    /// Everything it has logged. While it runs, the last lines may still be missing: see
+    /// [`Self::says`].
     pub(crate) fn logged(&self) -> String {
         fs_err::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Everything it has logged, as soon as `text` is in it: a thread of its own writes the lines,
+    /// which may be a moment after the call that they are about was answered.
+    pub(crate) async fn says(&self, text: &str) -> String {
+        eventually(&format!("{} logs {text:?}", self.name), || async {
+            Some(self.logged()).filter(|logged| logged.contains(text))
+        })
+        .await
     }
 
     /// Its `Admin` service, as soon as it answers.
