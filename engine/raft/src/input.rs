@@ -83,6 +83,9 @@ pub enum Input {
     LogFull,
     /// Whether the disk is nearly full. Said again and again while it is.
     LowOnSpace(bool),
+    /// Somebody at this member waits for what is committed. Said again and again while somebody
+    /// does.
+    CommitsAwaited,
     /// From the applier.
     Applied(AppliedRange),
     /// The state machine has everything up to this entry on disk.

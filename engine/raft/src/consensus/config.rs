@@ -54,8 +54,8 @@ pub struct ConsensusConfig {
     /// taken what was committed, and those who have it still have to be told from the others.
     /// Without that there is no honest leader that contradicts what is committed.
     pub acknowledges_unsynced: bool,
-    /// How long the news of a commit waits for an append that carries it to the followers. Zero:
-    /// they are told at once.
+    /// How long the news of a commit waits for an append that carries it to the followers, unless
+    /// somebody waits for it there and no append is under way. Zero: all are told at once.
     pub commit_news_delay: Duration,
     /// Decides the election timeouts of this run together with the member's id, and nothing else.
     pub seed: u64,

@@ -54,7 +54,13 @@ fn body(m: &Message) -> String {
                 m.index, m.reject_hint, m.log_term
             )
         }
-        MessageType::MsgAppendResponse => format!("{name}: term {term}, has {}", m.index),
+        MessageType::MsgAppendResponse => {
+            let awaited = match m.reject_hint {
+                0 => "",
+                _ => ", awaits commits",
+            };
+            format!("{name}: term {term}, has {}{awaited}", m.index)
+        }
         MessageType::MsgHeartbeat => {
             let round = if m.context.is_empty() {
                 ""

@@ -271,6 +271,7 @@ impl<L: LogRead> Replica<L> {
             Input::Unreachable(member) => self.consensus.unreachable(member),
             Input::LogFull => self.on_log_full(),
             Input::LowOnSpace(is_low) => self.on_low_on_space(is_low),
+            Input::CommitsAwaited => self.consensus.await_commits(),
             Input::Persisted(id) => {
                 self.log_is_full = false;
                 self.outstanding.persisted(id);

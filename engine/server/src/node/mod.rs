@@ -19,6 +19,7 @@ mod applier;
 mod bootstrap;
 mod callers;
 mod clock;
+mod commit_waiters;
 mod flusher;
 mod inbox;
 mod install;
@@ -70,6 +71,7 @@ use crate::error::{Fatal, LeaderHint, RequestError, StartError};
 use crate::storage::{RocksStore, StoreCounters, StoreStatistics};
 use crate::telemetry::traces::Traces;
 use crate::transport::{self, PeerGate};
+pub(crate) use commit_waiters::CommitWaiter;
 pub(crate) use inbox::{Inbox, PeerStream, SendsTogether, ToReplica};
 use install::Install;
 pub(crate) use own_turns::{Takes, take_turns_in_this_thread};
@@ -335,6 +337,12 @@ impl Node {
     #[must_use]
     pub fn revision_changes(&self) -> watch::Receiver<Revision> {
         self.inner.signals.revision.subscribe()
+    }
+
+    /// Until it is dropped, this member learns at once what is committed: somebody waits for that
+    /// here. Otherwise a follower may learn it a millisecond later, with the next write.
+    pub(crate) fn await_commits(&self) -> CommitWaiter {
+        self.inner.signals.commit_waiters.one_more()
     }
 
     /// Makes what is applied durable now, so that the log before it may go. Returns the last entry

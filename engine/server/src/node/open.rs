@@ -24,7 +24,7 @@ use crate::transport;
 const SHARED_ENTRIES_MIN: usize = 16;
 
 /// Of one client that writes without a pause the next write comes sooner and carries the news. Who
-/// reads at a follower, or watches there, may see a write so much later.
+/// reads at a follower may see a write so much later, if nobody watches there.
 const COMMIT_NEWS_DELAY: Duration = Duration::from_millis(1);
 
 /// The state machine, and its store.

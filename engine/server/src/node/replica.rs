@@ -136,6 +136,9 @@ impl ReplicaWorker {
         for told in items.take(INPUTS_PER_TURN_MAX) {
             self.on_told(told)?;
         }
+        if self.signals.commit_waiters.are_there() {
+            self.handle(Input::CommitsAwaited);
+        }
         self.tick(Instant::now());
         let outputs = self.outputs();
         let decided = Instant::now();

@@ -5,6 +5,7 @@ pub use dengine_raft::replica::{MemberProgress, Role};
 use dengine_types::{ClusterId, Index, MemberId, Revision, Term};
 use tokio::sync::watch;
 
+use super::commit_waiters::CommitWaiters;
 use crate::error::{Fatal, LeaderHint};
 
 /// Whether the member takes part in a cluster.
@@ -105,6 +106,8 @@ pub(super) struct Signals {
     pub(super) status: watch::Sender<NodeStatus>,
     /// What its reader shows.
     pub(super) revision: watch::Sender<Revision>,
+    /// Who waits for a later one.
+    pub(super) commit_waiters: CommitWaiters,
     /// Why it ended, once it has.
     pub(super) fatal: watch::Sender<Option<Fatal>>,
 }
@@ -115,6 +118,7 @@ impl Signals {
         Self {
             status: watch::Sender::new(NodeStatus::waiting(name, folder_id)),
             revision: watch::Sender::new(Revision(0)),
+            commit_waiters: CommitWaiters::default(),
             fatal: watch::Sender::new(None),
         }
     }

@@ -5,8 +5,13 @@
 //! which the next write begins. So the news waits a little for an append that carries it, and
 //! leaves by itself only when none comes. A change of the members is told at once, as the crate
 //! does.
+//!
+//! A member at which somebody waits for what is committed, as a watch does, says so with each
+//! answer to an append. If all of the log is committed, no append is about to follow, and the news
+//! for that member does not wait: of one write at a time each is told at once. Under load there is
+//! always more to commit, and each append carries the news of those before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dengine_types::Moment;
 use raft::{ProgressState, StateRole, eraftpb};
@@ -14,13 +19,20 @@ use raft::{ProgressState, StateRole, eraftpb};
 use super::Consensus;
 use crate::consensus::log_view::LogRead;
 
-/// What the others were told of.
+/// For so many ticks a member goes on saying that somebody waits: callers may come and go.
+const AWAITED_TICKS: u64 = 2;
+
+/// What the others were told of, and what this member asks to be told.
 #[derive(Debug, Default)]
 pub(super) struct CommitNews {
     /// The commit index of the newest append to each member.
     told: BTreeMap<u64, u64>,
     /// Until then a follower that was not told of all of it waits for an append.
     due: Option<Moment>,
+    /// The followers at which somebody waits for it, as they said last to this leader.
+    awaiting: BTreeSet<u64>,
+    /// Up to this tick somebody waits at this member.
+    awaited_until: u64,
 }
 
 impl<L: LogRead> Consensus<L> {
@@ -28,6 +40,37 @@ impl<L: LogRead> Consensus<L> {
     #[must_use]
     pub fn wakes_at(&self) -> Option<Moment> {
         self.commit_news.due
+    }
+
+    /// Somebody waits at this member for what is committed, and is to be told of it at once. To be
+    /// said again with each tick, at least, while that is so.
+    pub fn await_commits(&mut self) {
+        self.commit_news.awaited_until = self.tick + AWAITED_TICKS;
+    }
+
+    /// An answer to an append says whether somebody waits, in a field that the crate uses only to
+    /// reject one, and that is 0 otherwise in answers of earlier versions. No decision of consensus
+    /// rests on it.
+    pub(super) fn tell_of_waiting(&self, messages: &mut [eraftpb::Message]) {
+        let is_awaited = self.tick < self.commit_news.awaited_until;
+        for answer in messages.iter_mut().filter(|it| is_acknowledgement(it)) {
+            answer.reject_hint = is_awaited.into();
+        }
+    }
+
+    /// Takes note of what a member says by its answer to an append.
+    pub(super) fn note_waiting(&mut self, answer: &eraftpb::Message) {
+        let raft = &self.node.raft;
+        let leads = raft.state == StateRole::Leader && raft.term == answer.term;
+        let is_member = raft.prs().get(answer.from).is_some();
+        if !leads || !is_member || !is_acknowledgement(answer) {
+            return;
+        }
+        let awaiting = &mut self.commit_news.awaiting;
+        match answer.reject_hint {
+            0 => awaiting.remove(&answer.from),
+            _ => awaiting.insert(answer.from),
+        };
     }
 
     pub(super) fn note_commit_told(&mut self, messages: &[eraftpb::Message]) {
@@ -48,11 +91,9 @@ impl<L: LogRead> Consensus<L> {
             self.commit_news.due = None;
             return;
         }
-        let due = self.commit_news.due.get_or_insert_with(|| {
-            let delay = self.config.commit_news_delay;
-            self.now.after(delay)
-        });
-        if self.now < *due {
+        let due = self.commit_news_due(&untold);
+        self.commit_news.due = Some(due);
+        if self.now < due {
             return;
         }
         for id in untold {
@@ -62,11 +103,22 @@ impl<L: LogRead> Consensus<L> {
         self.commit_news.due = None;
     }
 
+    fn commit_news_due(&self, untold: &[u64]) -> Moment {
+        let (news, log) = (&self.commit_news, &self.node.raft.raft_log);
+        let is_awaited = untold.iter().any(|id| news.awaiting.contains(id));
+        if is_awaited && log.committed == log.last_index() {
+            return self.now;
+        }
+        news.due
+            .unwrap_or_else(|| self.now.after(self.config.commit_news_delay))
+    }
+
     /// Those who were sent an entry, and not that it is committed.
     fn untold(&mut self) -> Vec<u64> {
         let raft = &self.node.raft;
         if raft.state != StateRole::Leader {
             self.commit_news.told.clear();
+            self.commit_news.awaiting.clear();
             return Vec::new();
         }
         let (own, committed) = (raft.id, raft.raft_log.committed);
@@ -80,4 +132,8 @@ impl<L: LogRead> Consensus<L> {
         };
         raft.prs().iter().filter_map(is_untold).collect()
     }
+}
+
+fn is_acknowledgement(message: &eraftpb::Message) -> bool {
+    message.msg_type() == eraftpb::MessageType::MsgAppendResponse && !message.reject
 }

@@ -500,6 +500,7 @@ impl<L: LogRead> Consensus<L> {
                 self.on_heartbeat_response(message);
                 return Ok(());
             }
+            eraftpb::MessageType::MsgAppendResponse => self.note_waiting(&message),
             _ => {}
         }
         // The only error left is an answer from a member that was removed meanwhile.

@@ -43,6 +43,7 @@ impl<L: LogRead> Consensus<L> {
         let mut messages = ready.take_messages();
         messages.extend(ready.take_persisted_messages());
         self.tell_of_commit(&mut messages);
+        self.tell_of_waiting(&mut messages);
         let committed = ready.take_committed_entries();
         let read_states = ready.take_read_states();
         self.append(ready);

@@ -134,6 +134,7 @@ fn command(cluster: &mut Cluster, line: &str) {
         ("read", [_]) => cluster.read(id()),
         ("lease-read", [_]) => cluster.lease_read(id()),
         ("promises-nothing", [_]) => drop(cluster.promise_nothing.insert(id())),
+        ("await-commits", [_]) => cluster.member(id()).consensus.await_commits(),
         ("up-for-a-while", [_]) => cluster.member(id()).consensus.grant_votes(),
         ("truncate", [_, index]) => cluster.truncate(id(), Index(number(index))),
         ("deliver-snapshot", [link]) => cluster.deliver_snapshot(parse_link(link), true),

@@ -78,6 +78,7 @@ impl Serving {
                  your address; try again, or another member",
             )
         })?;
+        let _waits = self.node.await_commits();
         let revision = self.node.revision_changes();
         let reached = place.reached(wanted, &revision);
         match tokio::time::timeout(self.limits.request_timeout(), reached).await {

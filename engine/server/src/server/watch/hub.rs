@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connections::Share;
 use crate::error::RequestError;
-use crate::node::Node;
+use crate::node::{CommitWaiter, Node};
 use crate::server::turns::{Turns, Whose};
 
 /// How large a page is.
@@ -78,6 +78,7 @@ pub(super) struct Listener {
     stream: StreamId,
     woken: Arc<Notify>,
     shared: Arc<HubShared>,
+    _waits: CommitWaiter,
 }
 
 impl Listener {
@@ -144,6 +145,7 @@ impl Hub {
             stream,
             woken,
             shared: Arc::clone(shared),
+            _waits: self.node.await_commits(),
         }
     }
 

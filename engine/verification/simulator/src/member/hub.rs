@@ -92,6 +92,11 @@ impl Hub {
         }
     }
 
+    /// Whether somebody watches.
+    pub(super) fn is_listened_to(&self) -> bool {
+        !self.streams.is_empty()
+    }
+
     /// Reads a page for those of its watches that it is for.
     fn page(
         &self,
@@ -224,7 +229,7 @@ impl Process {
         let newest = reader.revision();
         let hub = &mut self.hub;
         hub.awake = false;
-        let is_listened_to = !hub.streams.is_empty();
+        let is_listened_to = hub.is_listened_to();
         let mut notified = false;
         // All are woken: who wants nothing of a page has only passed it sooner.
         let mut notify = |_: Woken| notified = true;

@@ -107,6 +107,10 @@ impl Process {
         for input in self.inbox.drain(..most.min(self.inbox.len())) {
             self.replica.handle(input, machine.clock.read(sim.now));
         }
+        if self.hub.is_listened_to() {
+            let awaited = Input::CommitsAwaited;
+            self.replica.handle(awaited, machine.clock.read(sim.now));
+        }
         let now = sim.now;
         let is_gone = |token| self.callers.is_gone(token, now);
         for output in self.replica.outputs(machine.clock.read(now), &is_gone) {
