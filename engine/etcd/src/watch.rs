@@ -1,13 +1,17 @@
 //! Watches: what a client asks for, and what it is sent.
 
+use bytes::{Buf, BufMut, Bytes};
 use dengine_kv::KeyRange;
 use dengine_kv::watch::{EventBatch, WatchSpec};
 use dengine_types::Revision;
+use prost::encoding::{DecodeContext, WireType};
+use prost::{DecodeError, Message};
 
 use crate::errors::EtcdError;
 use crate::etcdserverpb::watch_create_request::FilterType;
 use crate::etcdserverpb::{WatchCreateRequest, WatchResponse};
 use crate::header::{Header, signed};
+use crate::mvccpb::{Event, KeyValue};
 use crate::{KEY_BYTES_MAX, messages};
 
 /// The id of an answer to no watch in particular: one that was not created, or the progress of all.
@@ -20,7 +24,8 @@ const MESSAGE_BYTES: usize = 512 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Create {
     /// What it wants. The events of a large revision come in several batches, which whoever serves
-    /// the watch puts together for a client that did not ask for `fragment`.
+    /// the watch puts together for a client that did not ask for `fragment`. No message is for
+    /// several watches: [`told`] makes one for each of those that are told the same.
     pub spec: WatchSpec,
     /// The first revision of interest; `None`: the next.
     pub first: Option<Revision>,
@@ -77,7 +82,7 @@ impl Create {
                 no_put: leaves_out(FilterType::Noput),
                 no_delete: leaves_out(FilterType::Nodelete),
                 fragment: true,
-                shared: false,
+                shared: true,
                 message_bytes: MESSAGE_BYTES,
             },
             first: (first != 0).then_some(Revision(first)),
@@ -143,16 +148,86 @@ pub fn refused(header: Header, reason: String) -> WatchResponse {
     }
 }
 
-/// Events of a watch.
+/// A response as it is sent: of several with the same events, these are encoded once.
+#[derive(Clone, Debug, Default)]
+pub struct Outgoing {
+    /// Without the events that are encoded.
+    pub response: WatchResponse,
+    /// The last field of the response, and so what stands behind the others.
+    events: Bytes,
+}
+
+impl Outgoing {
+    /// What it takes while it waits, as if nothing of it were another's too.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let pair =
+            |kv: &Option<KeyValue>| kv.as_ref().map_or(0, |kv| kv.key.len() + kv.value.len());
+        let event = |it: &Event| size_of::<Event>() + pair(&it.kv) + pair(&it.prev_kv);
+        let events: usize = self.response.events.iter().map(event).sum();
+        size_of::<Self>() + events + self.events.len()
+    }
+}
+
+impl Message for Outgoing {
+    fn encode_raw(&self, to: &mut impl BufMut) {
+        self.response.encode_raw(to);
+        to.put_slice(&self.events);
+    }
+
+    fn encoded_len(&self) -> usize {
+        self.response.encoded_len() + self.events.len()
+    }
+
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        from: &mut impl Buf,
+        context: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        self.response.merge_field(tag, wire_type, from, context)
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl From<WatchResponse> for Outgoing {
+    fn from(response: WatchResponse) -> Self {
+        Self {
+            response,
+            events: Bytes::new(),
+        }
+    }
+}
+
+/// Events for each of these watches.
 #[must_use]
-pub fn events(watch_id: i64, header: Header, batch: EventBatch) -> WatchResponse {
-    WatchResponse {
+pub fn told(watch_ids: &[i64], header: Header, batch: EventBatch) -> Vec<Outgoing> {
+    let events: Vec<_> = batch.events.into_iter().map(messages::event).collect();
+    let response = |watch_id, events| WatchResponse {
         header: header.at(batch.revision),
         watch_id,
         fragment: batch.fragment,
-        events: batch.events.into_iter().map(messages::event).collect(),
+        events,
         ..WatchResponse::default()
+    };
+    // What is large is copied once only.
+    if let [watch_id] = watch_ids {
+        return vec![response(*watch_id, events).into()];
     }
+    let events = WatchResponse {
+        events,
+        ..WatchResponse::default()
+    };
+    let events = Bytes::from(events.encode_to_vec());
+    let each = watch_ids.iter().map(|watch_id| Outgoing {
+        response: response(*watch_id, Vec::new()),
+        events: events.clone(),
+    });
+    each.collect()
 }
 
 /// Everything up to `revision` was sent to this watch; with [`NO_WATCH`] to all of the stream. A
@@ -191,8 +266,7 @@ pub fn compacted(watch_id: i64, header: Header, compacted: Revision) -> WatchRes
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use dengine_kv::{Event, EventKind, KeyValue, Stamp};
+    use dengine_kv::{EventKind, Stamp};
     use dengine_types::LeaseId;
 
     use super::*;
@@ -280,10 +354,10 @@ mod tests {
     }
 
     fn batch(revision: u64, keys: &[&'static str], fragment: bool) -> EventBatch {
-        let event = |key: &&'static str| Event {
+        let event = |key: &&'static str| dengine_kv::Event {
             kind: EventKind::Delete,
             sub: 0,
-            kv: KeyValue {
+            kv: dengine_kv::KeyValue {
                 key: Bytes::from_static(key.as_bytes()),
                 value: Bytes::new(),
                 create_revision: Revision(0),
@@ -302,15 +376,35 @@ mod tests {
         }
     }
 
+    /// What a client makes of it.
+    fn received(sent: &Outgoing) -> WatchResponse {
+        let bytes = sent.encode_to_vec();
+        assert_eq!(bytes.len(), sent.encoded_len());
+        WatchResponse::decode(&bytes[..]).unwrap()
+    }
+
     #[test]
     fn events_have_the_revision_of_the_last_one() {
-        let response = events(3, Header::default(), batch(5, &["a"], true));
+        let sent = told(&[3], Header::default(), batch(5, &["a"], true));
+        assert_eq!(sent.len(), 1);
+        let response = received(&sent[0]);
         assert_eq!(response.header.unwrap().revision, 5);
         assert_eq!(response.watch_id, 3);
         assert!(response.fragment);
         let event = &response.events[0];
         assert_eq!(event.r#type(), EventType::Delete);
         assert_eq!(event.kv.as_ref().unwrap().mod_revision, 5);
+    }
+
+    #[test]
+    fn each_of_several_watches_is_told_what_one_alone_is_told() {
+        let ids = [0, 3, i64::MIN];
+        let batch = || batch(5, &["a", "b"], false);
+        let alone = ids.map(|id| received(&told(&[id], Header::default(), batch())[0]));
+        let together = told(&ids, Header::default(), batch());
+        let received: Vec<_> = together.iter().map(received).collect();
+        assert_eq!(received, alone);
+        assert_eq!(received[0].events.len(), 2);
     }
 
     /// Clients take one without either for a start in the future.

@@ -48,7 +48,7 @@ pub struct WatchSpec {
     pub no_delete: bool,
     /// Allow splitting a revision that is larger than one message.
     pub fragment: bool,
-    /// Allow messages that are for other watches of the stream as well ([`Addressed`]).
+    /// Allow messages to be addressed to other watches of the stream as well ([`Addressed`]).
     pub shared: bool,
     /// The size of a message, which a single event may exceed.
     pub message_bytes: usize,

@@ -345,6 +345,11 @@ impl Node {
         self.inner.signals.commit_waiters.one_more()
     }
 
+    #[cfg(test)]
+    pub(crate) fn commits_are_awaited(&self) -> bool {
+        self.inner.signals.commit_waiters.are_there()
+    }
+
     /// Makes what is applied durable now, so that the log before it may go. Returns the last entry
     /// of it.
     ///

@@ -29,7 +29,7 @@ const PART_BYTES: usize = 32 << 10;
 const PREFIX_BYTES: usize = 5;
 
 /// An answer of these messages, whose parts are counted.
-pub(super) fn streamed<M, S>(messages: S, counted_by: CountedBy) -> Response<Beside<M>>
+pub(super) fn streamed<T, M, S>(messages: S, counted_by: CountedBy) -> Response<Beside<T>>
 where
     M: Message + 'static,
     S: Stream<Item = Result<M, Status>> + Send + 'static,
@@ -186,7 +186,7 @@ mod tests {
     where
         S: Stream<Item = Result<WatchResponse, Status>> + Send + 'static,
     {
-        let response = streamed(messages, CountedBy(Arc::new(Uncounted)));
+        let response = streamed::<(), _, _>(messages, CountedBy(Arc::new(Uncounted)));
         let streamed = response
             .extensions()
             .get::<Streamed>()

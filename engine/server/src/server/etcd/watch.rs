@@ -6,8 +6,7 @@ use dengine_etcd::EtcdError;
 use dengine_etcd::etcdserverpb::watch_request::RequestUnion as Wanted;
 use dengine_etcd::etcdserverpb::watch_server::Watch;
 use dengine_etcd::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
-use dengine_etcd::mvccpb::{Event, KeyValue};
-use dengine_etcd::watch::{self as messages, NO_WATCH, WatchIds};
+use dengine_etcd::watch::{self as messages, NO_WATCH, Outgoing, WatchIds};
 use dengine_kv::watch::{EventBatch, WatchSet};
 use dengine_protocol::checks::watch::Ending;
 use dengine_protocol::checks::{Header, RequestLimits};
@@ -63,7 +62,7 @@ struct Etcd {
 
 impl Dialect for Etcd {
     type Request = WatchRequest;
-    type Response = WatchResponse;
+    type Response = Outgoing;
 
     const WHOLE_REVISIONS: bool = true;
     const RESUMES_WATCHES: bool = false;
@@ -86,38 +85,43 @@ impl Dialect for Etcd {
 
     /// A client that asked for the next revision resumes at the one of this header until it has
     /// got events: a later one would lose some.
-    fn created(&self, id: u64, now: Header, asked: Revision, first: Revision) -> WatchResponse {
+    fn created(&self, id: u64, now: Header, asked: Revision, first: Revision) -> Outgoing {
         let revision = match asked {
             Revision(0) => Revision(first.0.saturating_sub(1)),
             _ => now.revision,
         };
-        messages::created(id.cast_signed(), header(now), revision)
+        messages::created(id.cast_signed(), header(now), revision).into()
     }
 
-    fn refused(&self, _: Option<u64>, now: Header, ending: Ending, _: &WatchSet) -> WatchResponse {
-        messages::refused(header(now), ending.reason)
+    fn refused(&self, _: Option<u64>, now: Header, ending: Ending, _: &WatchSet) -> Outgoing {
+        messages::refused(header(now), ending.reason).into()
     }
 
     /// By a compact revision, a reason or neither clients know which end it is.
-    fn canceled(&self, id: u64, now: Header, ending: Ending) -> WatchResponse {
+    fn canceled(&self, id: u64, now: Header, ending: Ending) -> Outgoing {
         let (id, header) = (id.cast_signed(), header(now));
-        match ending.cause {
+        let response = match ending.cause {
             CancelCause::Requested => messages::canceled(id, header),
             CancelCause::Compacted => messages::compacted(id, header, ending.compact_revision),
             _ => WatchResponse {
                 cancel_reason: ending.reason,
                 ..messages::canceled(id, header)
             },
+        };
+        response.into()
+    }
+
+    fn events(&self, ids: &[u64], now: Header, batch: EventBatch) -> Vec<Outgoing> {
+        let ids: Vec<_> = ids.iter().map(|id| id.cast_signed()).collect();
+        messages::told(&ids, header(now), batch)
+    }
+
+    fn progress(&self, ids: &[u64], now: Header, revision: Revision) -> Vec<Outgoing> {
+        let progress = |id| messages::progress(id, header(now), revision).into();
+        match ids {
+            [] => vec![progress(NO_WATCH)],
+            ids => ids.iter().map(|id| progress(id.cast_signed())).collect(),
         }
-    }
-
-    /// No watch of this protocol shares messages with others.
-    fn events(&self, ids: &[u64], now: Header, batch: EventBatch) -> WatchResponse {
-        messages::events(id_of(ids), header(now), batch)
-    }
-
-    fn progress(&self, ids: &[u64], now: Header, revision: Revision) -> WatchResponse {
-        messages::progress(id_of(ids), header(now), revision)
     }
 
     /// A client resumes all of them behind the revision that it gets: one that begins later
@@ -128,12 +132,8 @@ impl Dialect for Etcd {
         starts.max().is_none_or(|latest| latest <= next)
     }
 
-    fn memory_bytes(message: &WatchResponse) -> usize {
-        let pair =
-            |kv: &Option<KeyValue>| kv.as_ref().map_or(0, |kv| kv.key.len() + kv.value.len());
-        let event = |it: &Event| size_of::<Event>() + pair(&it.kv) + pair(&it.prev_kv);
-        let events: usize = message.events.iter().map(event).sum();
-        size_of::<WatchResponse>() + events
+    fn memory_bytes(message: &Outgoing) -> usize {
+        message.memory_bytes()
     }
 
     fn leaderless_max(&self, config: &Config) -> Option<Duration> {
@@ -183,11 +183,6 @@ fn unreadable(status: &Status) -> Status {
     }
 }
 
-/// The watch that a message is for; if none is named, all of the stream.
-fn id_of(ids: &[u64]) -> i64 {
-    ids.first().map_or(NO_WATCH, |id| id.cast_signed())
-}
-
 /// A client may choose negative ids: each is another number here.
 fn own_id(id: i64) -> u64 {
     id.cast_unsigned()
@@ -222,7 +217,7 @@ mod tests {
     fn a_watch_of_the_next_revision_is_created_right_before_it() {
         let created = |asked, first| {
             let response = etcd().created(0, now(), Revision(asked), Revision(first));
-            response.header.map(|it| it.revision)
+            response.response.header.map(|it| it.revision)
         };
         assert_eq!(created(0, 8), Some(7));
         assert_eq!(created(3, 3), Some(9));
@@ -237,7 +232,7 @@ mod tests {
         });
         let reason = asked.spec.expect_err("the range is empty");
         let ending = Ending::new(CancelCause::Invalid, reason, Revision(0));
-        let refused = etcd().refused(None, now(), ending, &no_watches());
+        let refused = etcd().refused(None, now(), ending, &no_watches()).response;
         assert!(refused.created && refused.canceled);
         assert_eq!(refused.watch_id, NO_WATCH);
         assert_eq!(refused.cancel_reason, "mvcc: watcher range is empty");
@@ -250,7 +245,7 @@ mod tests {
                 compact_revision: Revision(compact_revision),
                 ..Ending::new(cause, "words", Revision(3))
             };
-            let canceled = etcd().canceled(2, now(), ending);
+            let canceled = etcd().canceled(2, now(), ending).response;
             assert!(canceled.canceled && !canceled.created);
             (canceled.compact_revision, canceled.cancel_reason)
         };

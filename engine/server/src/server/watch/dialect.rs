@@ -52,12 +52,12 @@ pub(in crate::server) trait Dialect: Send + Sync + Sized + 'static {
     /// The watch has ended.
     fn canceled(&self, id: u64, header: Header, ending: Ending) -> Self::Response;
 
-    /// Events, for these watches.
-    fn events(&self, ids: &[u64], header: Header, batch: EventBatch) -> Self::Response;
+    /// Events, for these watches: in one message, or in one for each.
+    fn events(&self, ids: &[u64], header: Header, batch: EventBatch) -> Vec<Self::Response>;
 
     /// Everything up to `revision` was sent to these watches; to all of the stream, if none is
     /// named.
-    fn progress(&self, ids: &[u64], header: Header, revision: Revision) -> Self::Response;
+    fn progress(&self, ids: &[u64], header: Header, revision: Revision) -> Vec<Self::Response>;
 
     /// Whether a client that asks how far its watches are gets an answer, now that all of them have
     /// got everything up to `newest`.

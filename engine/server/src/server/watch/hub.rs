@@ -341,6 +341,20 @@ mod tests {
     use super::*;
     use crate::node::testing;
 
+    /// A follower learned of each commit a millisecond late, and so did its watches.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_watches_waits_for_what_is_committed() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = testing::leading(dir.path()).await;
+        let hub = Hub::start(node.clone(), &Handle::current(), CancellationToken::new());
+        assert!(!node.commits_are_awaited());
+        let listener = hub.listen();
+        assert!(node.commits_are_awaited());
+        drop(listener);
+        assert!(!node.commits_are_awaited());
+        node.shutdown().await.unwrap();
+    }
+
     /// It had the one lock that everybody's need, until its threads, which are of lower priority,
     /// had a processor.
     #[tokio::test(flavor = "multi_thread")]

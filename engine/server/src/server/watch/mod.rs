@@ -119,15 +119,15 @@ impl WatchService {
         }
     }
 
-    /// Serves a stream of watches in its protocol.
+    /// Serves a stream of watches in its protocol; `T` is what tonic says that its messages are.
     ///
     /// # Errors
     /// There is no place for it.
-    pub(super) fn serve<D: Dialect>(
+    pub(super) fn serve<D: Dialect, T>(
         &self,
         dialect: D,
         request: Request<Streaming<D::Request>>,
-    ) -> Result<Response<Beside<D::Response>>, Status> {
+    ) -> Result<Response<Beside<T>>, Status> {
         let shared = Arc::clone(&self.shared);
         let connection = request.remote_addr();
         let place = shared.streams.take(connection);

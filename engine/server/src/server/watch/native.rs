@@ -67,12 +67,12 @@ impl Dialect for Native {
         messages::canceled(id, header, ending)
     }
 
-    fn events(&self, ids: &[u64], header: Header, batch: EventBatch) -> WatchResponse {
-        messages::told(ids, header, batch)
+    fn events(&self, ids: &[u64], header: Header, batch: EventBatch) -> Vec<WatchResponse> {
+        vec![messages::told(ids, header, batch)]
     }
 
-    fn progress(&self, ids: &[u64], header: Header, revision: Revision) -> WatchResponse {
-        messages::progress(ids, header, revision)
+    fn progress(&self, ids: &[u64], header: Header, revision: Revision) -> Vec<WatchResponse> {
+        vec![messages::progress(ids, header, revision)]
     }
 
     fn answers_progress(&self, _: &WatchSet, _: Revision) -> bool {

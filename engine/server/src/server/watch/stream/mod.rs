@@ -393,19 +393,22 @@ impl<D: Dialect> StreamTask<D> {
         told: Vec<EventBatch>,
         rest: Rest,
     ) -> Result<(), End> {
-        let header = self.shared.headers.now();
         for message in told {
             // Before it is sent: if that hands over, they have come that far.
             let reached = message.reached();
             self.reached.extend(ids.iter().map(|id| (*id, reached)));
-            match ids {
-                [id] if D::WHOLE_REVISIONS => self.send_whole(*id, message, rest).await?,
-                // Watches that share messages take revisions of any size in parts.
-                _ => self.send(self.dialect.events(ids, header, message)).await?,
+            match D::WHOLE_REVISIONS {
+                true => self.send_whole(ids, message, rest).await?,
+                false => self.send_events(ids, message).await?,
             }
         }
         self.told(ids);
         Ok(())
+    }
+
+    async fn send_events(&mut self, ids: &[u64], batch: EventBatch) -> Result<(), End> {
+        let header = self.shared.headers.now();
+        self.send_all(self.dialect.events(ids, header, batch)).await
     }
 
     /// They need no progress for a while.
@@ -470,7 +473,7 @@ impl<D: Dialect> StreamTask<D> {
             self.told(&ids);
             let header = self.shared.headers.now();
             let progress = self.dialect.progress(&ids, header, revision);
-            self.send(progress).await?;
+            self.send_all(progress).await?;
         }
         Ok(())
     }
@@ -512,8 +515,15 @@ impl<D: Dialect> StreamTask<D> {
         }
         let header = self.shared.headers.now();
         let progress = self.dialect.progress(&[], header, newest);
-        self.send(progress).await?;
+        self.send_all(progress).await?;
         self.hand_over().await
+    }
+
+    async fn send_all(&mut self, messages: Vec<D::Response>) -> Result<(), End> {
+        for message in messages {
+            self.send(message).await?;
+        }
+        Ok(())
     }
 
     /// Sends a message, at the latest once this turn is over.

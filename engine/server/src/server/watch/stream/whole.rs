@@ -13,10 +13,29 @@ impl<D: Dialect> StreamTask<D> {
     /// follows, and then all of that. A client gets nothing else in between.
     pub(super) async fn send_whole(
         &mut self,
-        id: u64,
+        ids: &[u64],
         part: EventBatch,
         rest: Rest,
     ) -> Result<(), End> {
+        if part.fragment || ids.iter().any(|id| self.has_parts(*id)) {
+            for id in ids {
+                self.send_part(*id, part.clone(), rest).await?;
+            }
+            return Ok(());
+        }
+        // Who was set aside begins that revision again.
+        let is_there = |id: &u64| self.active.contains_key(id) && !self.aside.contains_key(id);
+        let ids: Vec<_> = ids.iter().copied().filter(is_there).collect();
+        for id in &ids {
+            if let Some(active) = self.active.get_mut(id) {
+                active.amid = false;
+            }
+        }
+        self.send_events(&ids, part).await
+    }
+
+    /// The same for one watch, of a revision that is read in parts.
+    async fn send_part(&mut self, id: u64, part: EventBatch, rest: Rest) -> Result<(), End> {
         // Who was set aside begins that revision again.
         if self.aside.contains_key(&id) {
             return Ok(());
@@ -38,10 +57,8 @@ impl<D: Dialect> StreamTask<D> {
             // What waits for the client counts in another way.
             self.whole_turn = None;
         }
-        let header = self.shared.headers.now();
         for message in whole {
-            let message = self.dialect.events(&[id], header, message);
-            self.send(message).await?;
+            self.send_events(&[id], message).await?;
         }
         Ok(())
     }
@@ -218,22 +235,40 @@ mod tests {
     /// A thousand watches of a stream held the same large revision at once.
     #[tokio::test(flavor = "multi_thread")]
     async fn one_watch_of_a_stream_has_parts_and_others_begin_their_revision_again() {
+        one_has_parts(&[&[1], &[2]]).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn of_watches_that_are_told_together_one_has_parts_too() {
+        one_has_parts(&[&[1, 2]]).await;
+    }
+
+    /// The watches 1 and 2 get a part of a revision, those of each group together.
+    async fn one_has_parts(groups: &[&[u64]]) {
         let dir = tempfile::tempdir().unwrap();
         let node = testing::leading(dir.path()).await;
         let (limits, stop) = (node.config().limits.clone(), CancellationToken::new());
         let history = Handle::current();
         let service = WatchService::new(node.clone(), limits, &history, stop.clone());
         let (mut task, queued) = with_watches(&service.shared, [1, 2]).await;
-        for id in [1, 2] {
-            let held = task.send_whole(id, part(true), Rest::MayWait).await;
+        for ids in groups {
+            let held = task.send_whole(ids, part(true), Rest::MayWait).await;
             assert!(held.is_ok());
         }
         task.take_back();
         assert!(task.has_parts(1) && !task.has_parts(2) && !task.watches.contains(2));
         // What it gets of the same page is of no use any more.
-        assert!(task.send_whole(2, part(false), Rest::MayWait).await.is_ok());
+        assert!(
+            task.send_whole(&[2], part(false), Rest::MayWait)
+                .await
+                .is_ok()
+        );
         assert_eq!(task.outbox.len(), 0);
-        assert!(task.send_whole(1, part(false), Rest::MayWait).await.is_ok());
+        assert!(
+            task.send_whole(&[1], part(false), Rest::MayWait)
+                .await
+                .is_ok()
+        );
         assert_eq!(task.outbox.len(), 1);
         task.take_back();
         assert_eq!(task.watches.next(2), Some(Revision(1)));

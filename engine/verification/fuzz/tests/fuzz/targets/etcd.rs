@@ -179,7 +179,11 @@ fn events(machine: &StateMachine<MemoryStore>, create: &Create, id: i64) -> Vec<
             .collect(),
     });
     batches
-        .map(|batch| watch::events(id, header(machine), batch))
+        .map(|batch| {
+            watch::told(&[id], header(machine), batch)
+                .remove(0)
+                .response
+        })
         .collect()
 }
 
