@@ -26,6 +26,9 @@ impl<D: Dialect> StreamTask<D> {
         // Who was set aside begins that revision again.
         let is_there = |id: &u64| self.active.contains_key(id) && !self.aside.contains_key(id);
         let ids: Vec<_> = ids.iter().copied().filter(is_there).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
         for id in &ids {
             if let Some(active) = self.active.get_mut(id) {
                 active.amid = false;
