@@ -339,6 +339,7 @@ mod tests {
         assert_eq!(create.first, Some(Revision(5)));
         assert!(create.spec.prev_kv && create.spec.no_delete && !create.spec.no_put);
         assert!(!create.fragment);
+        assert!(create.spec.shared, "its events are encoded once for all");
         assert_eq!(Create::new(&ask("b", "")).unwrap().first, None);
     }
 
@@ -399,12 +400,24 @@ mod tests {
     #[test]
     fn each_of_several_watches_is_told_what_one_alone_is_told() {
         let ids = [0, 3, i64::MIN];
-        let batch = || batch(5, &["a", "b"], false);
-        let alone = ids.map(|id| received(&told(&[id], Header::default(), batch())[0]));
-        let together = told(&ids, Header::default(), batch());
-        let received: Vec<_> = together.iter().map(received).collect();
-        assert_eq!(received, alone);
-        assert_eq!(received[0].events.len(), 2);
+        for fragment in [false, true] {
+            let batch = || batch(5, &["a", "b"], fragment);
+            let alone = ids.map(|id| received(&told(&[id], Header::default(), batch())[0]));
+            let together = told(&ids, Header::default(), batch());
+            let received: Vec<_> = together.iter().map(received).collect();
+            assert_eq!(received, alone);
+            assert_eq!(received[0].events.len(), 2);
+        }
+    }
+
+    /// A client that does not read may have them wait.
+    #[test]
+    fn what_waits_counts_with_its_events() {
+        let key = "k".repeat(1_000).leak();
+        for ids in [&[1][..], &[1, 2]] {
+            let told = told(ids, Header::default(), batch(5, &[key], false));
+            assert!(told.iter().all(|it| it.memory_bytes() > 1_000));
+        }
     }
 
     /// Clients take one without either for a start in the future.

@@ -11,8 +11,8 @@
 //! event that it asked for once, in order, and all events of a revision in one message, except for
 //! a revision that is larger than a message ([`EventBatch::fragment`]). [`KeyIndex`] finds the
 //! watches of a change, so that the cost of a page depends on its matches, not on the number of
-//! watches. Watches that get the same messages may share them ([`Addressed`]): they are cut,
-//! encoded and sent once.
+//! watches. Watches that get the same messages may share them ([`Addressed`]): they are cut and
+//! encoded once, and sent once where the protocol can name several watches.
 //!
 //! What may not live here: reading, waiting, and deciding which watches are too slow (`dengine`'s
 //! `server/watch`).

@@ -10,11 +10,11 @@ use dengine_kv::store::MemoryStore;
 use dengine_kv::{
     Batch, BatchOperation, Command, CommandVersion, Put, RetentionSetting, SessionStamp,
 };
-use dengine_types::{Entry, Moment, Revision, SessionId};
+use dengine_types::{Entry, MemberId, Moment, Revision, SessionId};
 
 use super::lone::LoneLeader;
 use super::{AppliedRange, Keeper};
-use crate::consensus::Role;
+use crate::consensus::{Role, describe};
 use crate::input::{AppendId, EncodedCommand, Input, Write};
 use crate::output::{ApplyJob, LogJob, Outbound, Output};
 
@@ -237,9 +237,49 @@ fn exchange(leader: &mut LoneLeader, followers: &mut [LoneLeader]) {
     }
 }
 
+/// A leader tells it of commits at once.
+#[test]
+fn a_follower_says_that_somebody_waits_there() {
+    let speed = Speed {
+        applies: 1,
+        to_commit: STEP,
+        at_times: STEP,
+    };
+    let Member {
+        lone: mut leader,
+        mut followers,
+        ..
+    } = Member::with_followers(speed);
+    followers[0]
+        .replica
+        .handle(Input::CommitsAwaited, leader.now);
+    leader.ask(Write::settle());
+    leader.settle();
+    let answers = answers(&mut leader, &mut followers);
+    let said = answers.iter().map(|it| (it.from, describe(&it.bytes)));
+    let awaits: Vec<_> = said
+        .filter(|(_, said)| said.contains("has"))
+        .map(|(from, said)| (from.0, said.contains("awaits commits")))
+        .collect();
+    assert_eq!(awaits, [(2, true), (3, false)]);
+}
+
 /// Followers hear what their leader has sent, and it hears their answers.
 fn hear(leader: &mut LoneLeader, followers: &mut [LoneLeader]) {
+    for Answer { from, bytes } in answers(leader, followers) {
+        let answer = Input::Message { from, bytes };
+        leader.replica.handle(answer, leader.now);
+    }
+}
+
+struct Answer {
+    from: MemberId,
+    bytes: Bytes,
+}
+
+fn answers(leader: &mut LoneLeader, followers: &mut [LoneLeader]) -> Vec<Answer> {
     let from = leader.replica.config.member_id;
+    let mut answers = Vec::new();
     for Outbound { to, bytes, .. } in std::mem::take(&mut leader.sent) {
         let is_to = |it: &&mut LoneLeader| it.replica.config.member_id == to;
         let follower = followers.iter_mut().find(is_to).expect("a member");
@@ -247,11 +287,13 @@ fn hear(leader: &mut LoneLeader, followers: &mut [LoneLeader]) {
         let message = Input::Message { from, bytes };
         follower.replica.handle(message, follower.now);
         follower.settle();
-        for Outbound { bytes, .. } in std::mem::take(&mut follower.sent) {
-            let answer = Input::Message { from: to, bytes };
-            leader.replica.handle(answer, leader.now);
-        }
+        let sent = std::mem::take(&mut follower.sent).into_iter();
+        answers.extend(sent.map(|it| Answer {
+            from: to,
+            bytes: it.bytes,
+        }));
     }
+    answers
 }
 
 /// What clients put in a second whose batches of so many keys wait by the thousand keys, in percent

@@ -339,8 +339,9 @@ impl Node {
         self.inner.signals.revision.subscribe()
     }
 
-    /// Until it is dropped, this member learns at once what is committed: somebody waits for that
-    /// here. Otherwise a follower may learn it a millisecond later, with the next write.
+    /// Until it is dropped, somebody waits here for what is committed, and this member asks to be
+    /// told of it at once. Otherwise a follower may learn it a millisecond later, with the next
+    /// write.
     pub(crate) fn await_commits(&self) -> CommitWaiter {
         self.inner.signals.commit_waiters.one_more()
     }

@@ -16,7 +16,8 @@ const MATCHES: usize = 4 * 1024;
 /// or inside a revision with this many.
 const MATCHES_MAX: usize = 64 * 1024;
 
-/// The number of watches that share a message, so that their ids are a small part of it.
+/// The number of watches that share a message, so that their ids are a small part of it, or the
+/// messages that are made of it at once are few.
 pub const SHARED_BY_MAX: usize = 4 * 1024;
 
 /// The index of no event, after all others.

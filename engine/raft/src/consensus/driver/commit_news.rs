@@ -31,7 +31,7 @@ pub(super) struct CommitNews {
     due: Option<Moment>,
     /// The followers at which somebody waits for it, as they said last to this leader.
     awaiting: BTreeSet<u64>,
-    /// Up to this tick somebody waits at this member.
+    /// Before this tick somebody waits at this member.
     awaited_until: u64,
 }
 
@@ -73,6 +73,13 @@ impl<L: LogRead> Consensus<L> {
         };
     }
 
+    /// Forgets members that were removed.
+    pub(super) fn forget_waiting(&mut self) {
+        let members = self.node.raft.prs();
+        let awaiting = &mut self.commit_news.awaiting;
+        awaiting.retain(|id| members.get(*id).is_some());
+    }
+
     pub(super) fn note_commit_told(&mut self, messages: &[eraftpb::Message]) {
         for message in messages {
             if message.msg_type() == eraftpb::MessageType::MsgAppend {
@@ -91,26 +98,19 @@ impl<L: LogRead> Consensus<L> {
             self.commit_news.due = None;
             return;
         }
-        let due = self.commit_news_due(&untold);
-        self.commit_news.due = Some(due);
-        if self.now < due {
-            return;
+        let (news, log) = (&mut self.commit_news, &self.node.raft.raft_log);
+        let delay = self.config.commit_news_delay;
+        let is_due = self.now >= *news.due.get_or_insert_with(|| self.now.after(delay));
+        let is_all = log.committed == log.last_index();
+        let is_told_now = |id: &u64| is_due || is_all && news.awaiting.contains(id);
+        let (told, others): (Vec<_>, Vec<_>) = untold.into_iter().partition(is_told_now);
+        // A follower that can be sent nothing more at present learns it by a heartbeat.
+        if others.is_empty() {
+            news.due = None;
         }
-        for id in untold {
+        for id in told {
             self.node.raft.send_append(id);
         }
-        // A follower that can be sent nothing more at present learns it by a heartbeat.
-        self.commit_news.due = None;
-    }
-
-    fn commit_news_due(&self, untold: &[u64]) -> Moment {
-        let (news, log) = (&self.commit_news, &self.node.raft.raft_log);
-        let is_awaited = untold.iter().any(|id| news.awaiting.contains(id));
-        if is_awaited && log.committed == log.last_index() {
-            return self.now;
-        }
-        news.due
-            .unwrap_or_else(|| self.now.after(self.config.commit_news_delay))
     }
 
     /// Those who were sent an entry, and not that it is committed.

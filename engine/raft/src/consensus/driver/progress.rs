@@ -74,5 +74,6 @@ impl<L: LogRead> Consensus<L> {
         self.heard.retain(|id, _| tracker.get(*id).is_some());
         self.sent_again.retain(|id, _| tracker.get(*id).is_some());
         self.fitness.retain(|id, _| tracker.get(*id).is_some());
+        self.forget_waiting();
     }
 }

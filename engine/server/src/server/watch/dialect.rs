@@ -56,7 +56,7 @@ pub(in crate::server) trait Dialect: Send + Sync + Sized + 'static {
     fn events(&self, ids: &[u64], header: Header, batch: EventBatch) -> Vec<Self::Response>;
 
     /// Everything up to `revision` was sent to these watches; to all of the stream, if none is
-    /// named.
+    /// named. In one message, or in one for each.
     fn progress(&self, ids: &[u64], header: Header, revision: Revision) -> Vec<Self::Response>;
 
     /// Whether a client that asks how far its watches are gets an answer, now that all of them have

@@ -318,7 +318,7 @@ async fn one_client_leaves_sessions_to_others_and_people_can_end_them() {
 /// The answer that is kept holds users' values, and was logged whole.
 #[tokio::test]
 async fn a_sequence_that_is_used_twice_puts_no_value_into_the_log() {
-    let cluster = Cluster::form(1).await;
+    let mut cluster = Cluster::form(1).await;
     let member = &cluster.members[0];
     let mut kv = kv(member).await;
     let session = open(member, 60_000).await;
@@ -335,6 +335,8 @@ async fn a_sequence_that_is_used_twice_puts_no_value_into_the_log() {
     };
     let refused = kv.delete(other).await.unwrap_err();
     assert!(!refused.message().contains("secret"), "{refused}");
-    let logged = member.says("used one sequence twice").await;
+    assert!(cluster.members[0].terminate().success());
+    let logged = cluster.members[0].logged();
+    assert!(logged.contains("used one sequence twice"), "{logged}");
     assert!(!logged.contains("secret"), "{logged}");
 }

@@ -17,16 +17,16 @@ impl<D: Dialect> StreamTask<D> {
         part: EventBatch,
         rest: Rest,
     ) -> Result<(), End> {
-        if part.fragment || ids.iter().any(|id| self.has_parts(*id)) {
-            for id in ids {
-                self.send_part(*id, part.clone(), rest).await?;
-            }
-            return Ok(());
-        }
         // Who was set aside begins that revision again.
         let is_there = |id: &u64| self.active.contains_key(id) && !self.aside.contains_key(id);
         let ids: Vec<_> = ids.iter().copied().filter(is_there).collect();
         if ids.is_empty() {
+            return Ok(());
+        }
+        if part.fragment || ids.iter().any(|id| self.has_parts(*id)) {
+            for id in ids {
+                self.send_part(id, part.clone(), rest).await?;
+            }
             return Ok(());
         }
         for id in &ids {
@@ -39,10 +39,6 @@ impl<D: Dialect> StreamTask<D> {
 
     /// The same for one watch, of a revision that is read in parts.
     async fn send_part(&mut self, id: u64, part: EventBatch, rest: Rest) -> Result<(), End> {
-        // Who was set aside begins that revision again.
-        if self.aside.contains_key(&id) {
-            return Ok(());
-        }
         let Some(active) = self.active.get_mut(&id) else {
             return Ok(());
         };
@@ -255,7 +251,7 @@ mod tests {
         let service = WatchService::new(node.clone(), limits, &history, stop.clone());
         let (mut task, queued) = with_watches(&service.shared, [1, 2]).await;
         for ids in groups {
-            let held = task.send_whole(ids, part(true), Rest::MayWait).await;
+            let held = task.send_told(ids, vec![part(true)], Rest::MayWait).await;
             assert!(held.is_ok());
         }
         task.take_back();
