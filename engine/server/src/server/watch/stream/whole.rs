@@ -251,7 +251,9 @@ mod tests {
         let service = WatchService::new(node.clone(), limits, &history, stop.clone());
         let (mut task, queued) = with_watches(&service.shared, [1, 2]).await;
         for ids in groups {
-            let held = task.send_told(ids, vec![part(true)], Rest::MayWait).await;
+            let reached = ids.iter().map(|id| (*id, part(true).reached()));
+            task.reached.extend(reached);
+            let held = task.send_whole(ids, part(true), Rest::MayWait).await;
             assert!(held.is_ok());
         }
         task.take_back();
