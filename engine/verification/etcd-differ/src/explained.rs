@@ -30,6 +30,15 @@ pub const EXPLAINED: &[Explained] = &[
         applies: duplicate_key,
     },
     Explained {
+        name: "duplicate-key-ends-etcd",
+        what: "a transaction that deletes a range to the end of all keys and puts a key of it with \
+               `ignore_value` or `ignore_lease`: etcd ends, and whenever it is started again; \
+               DEngine refuses it as a duplicate",
+        why: "etcd looks for the key after it checked that there is one, when it is deleted",
+        ends: true,
+        applies: duplicate_key_ends,
+    },
+    Explained {
         name: "compact-zero",
         what: "Compact(0) on a store that was never compacted: etcd takes it once, DEngine says \
                that it is compacted already",
@@ -100,19 +109,33 @@ pub(crate) fn reason(
 }
 
 fn duplicate_key(operation: &Operation, done: &Reply, refused: &Reply) -> bool {
-    let Operation::Txn(request) = operation else {
-        return false;
-    };
-    let text = "etcdserver: duplicate key given in txn request";
     // Refused for what only the state tells, and so after that check.
     let is_later = match done {
         Reply::Txn(_) | Reply::Refused(Code::OutOfRange | Code::NotFound, _) => true,
         Reply::Refused(_, said) => said == "etcdserver: key not found",
         _ => false,
     };
-    is_later
-        && matches!(refused, Reply::Refused(Code::InvalidArgument, said) if said == text)
-        && is_unnoticed(request)
+    is_later && is_duplicate(refused) && matches!(operation, Operation::Txn(it) if is_unnoticed(it))
+}
+
+fn duplicate_key_ends(operation: &Operation, ended: &Reply, refused: &Reply) -> bool {
+    let Operation::Txn(request) = operation else {
+        return false;
+    };
+    let lists = [&request.success, &request.failure];
+    let keeps = lists.into_iter().flatten().any(|it| {
+        let put = it.request.as_ref();
+        matches!(put, Some(Request::RequestPut(it)) if it.ignore_value || it.ignore_lease)
+    });
+    // What the client makes of a connection that ends.
+    let has_ended =
+        matches!(ended, Reply::Refused(Code::Unknown, said) if said == "transport error");
+    has_ended && is_duplicate(refused) && keeps && is_unnoticed(request)
+}
+
+fn is_duplicate(refused: &Reply) -> bool {
+    let text = "etcdserver: duplicate key given in txn request";
+    matches!(refused, Reply::Refused(Code::InvalidArgument, said) if said == text)
 }
 
 /// Whether etcd's check does not see all of it.
@@ -281,6 +304,32 @@ mod tests {
         assert_eq!(name(deletes_to(b"\0"), &later, &duplicate()), unnoticed);
         let other = Reply::Refused(Code::InvalidArgument, "another".to_owned());
         assert_eq!(name(deletes_to(b"\0"), &done, &other), None);
+    }
+
+    #[test]
+    fn a_server_ends_only_by_a_put_that_keeps_what_is_deleted_with_all_keys() {
+        let put = |ignore_value| pb::RequestOp {
+            request: Some(Request::RequestPut(pb::PutRequest {
+                ignore_value,
+                ..Default::default()
+            })),
+        };
+        let ended = Reply::Refused(Code::Unknown, "transport error".to_owned());
+        for (range_end, ignore_value, explained) in [
+            (&b"\0"[..], true, Some("duplicate-key-ends-etcd")),
+            (b"\0", false, None),
+            (b"b", true, None),
+        ] {
+            let Operation::Txn(mut request) = deletes_to(range_end) else {
+                panic!("it is a transaction");
+            };
+            request.success.push(put(ignore_value));
+            let asked = Operation::Txn(request);
+            let name = |other: &Reply| reason(&asked, &ended, other).map(|it| it.name);
+            assert_eq!(name(&duplicate()), explained);
+            let other = Reply::Refused(Code::InvalidArgument, "another".to_owned());
+            assert_eq!(name(&other), None);
+        }
     }
 
     #[test]
