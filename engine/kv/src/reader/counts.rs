@@ -306,13 +306,13 @@ impl<S: Store> Reader<S> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
 
     use proptest::prelude::*;
 
     use super::*;
-    use crate::store::{MemoryStore, StoreError, WriteBatch};
+    use crate::store::MemoryStore;
     use crate::tests::command_entry;
+    use crate::tests::counting::Counting;
     use crate::{Command, StateMachine};
 
     /// What happens to a store of a few keys, and what is asked.
@@ -393,78 +393,6 @@ mod tests {
         }
     }
 
-    /// A store that counts what is asked of its cursors, and lets something happen before the next
-    /// one is opened.
-    #[derive(Clone, Debug, Default)]
-    struct Watched {
-        store: MemoryStore,
-        steps: Arc<AtomicU64>,
-        meanwhile: Arc<Mutex<Option<Meanwhile>>>,
-    }
-
-    struct Meanwhile(Box<dyn FnOnce() + Send>);
-
-    impl std::fmt::Debug for Meanwhile {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("Meanwhile")
-        }
-    }
-
-    #[derive(Debug)]
-    struct WatchedCursor<'a>(<MemoryStore as Store>::Cursor<'a>, Arc<AtomicU64>);
-
-    impl Store for Watched {
-        type Cursor<'a> = WatchedCursor<'a>;
-
-        fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-            self.store.get(key)
-        }
-
-        fn cursor(&self, scope: Scope) -> WatchedCursor<'_> {
-            let meanwhile = self.meanwhile.lock().unwrap().take();
-            if let Some(meanwhile) = meanwhile {
-                (meanwhile.0)();
-            }
-            WatchedCursor(self.store.cursor(scope), Arc::clone(&self.steps))
-        }
-
-        fn write(&self, batch: &WriteBatch) -> Result<(), StoreError> {
-            self.store.write(batch)
-        }
-
-        fn flush(&self) -> Result<(), StoreError> {
-            self.store.flush()
-        }
-
-        fn approximate_bytes(&self) -> u64 {
-            self.store.approximate_bytes()
-        }
-    }
-
-    impl Cursor for WatchedCursor<'_> {
-        fn seek(&mut self, key: &[u8]) -> Result<(), StoreError> {
-            self.1.fetch_add(1, Ordering::Relaxed);
-            self.0.seek(key)
-        }
-
-        fn next(&mut self) -> Result<(), StoreError> {
-            self.1.fetch_add(1, Ordering::Relaxed);
-            self.0.next()
-        }
-
-        fn record(&self) -> Option<(&[u8], &[u8])> {
-            self.0.record()
-        }
-    }
-
-    impl Watched {
-        fn cost<T>(&self, of: impl FnOnce() -> T) -> u64 {
-            let before = self.steps.load(Ordering::Relaxed);
-            of();
-            self.steps.load(Ordering::Relaxed) - before
-        }
-    }
-
     /// A state machine, and the index of its next entry.
     struct Applied<S> {
         machine: StateMachine<S>,
@@ -532,23 +460,22 @@ mod tests {
     fn a_list_leaves_what_all_of_it_has_for_the_next_one() {
         const KEYS: u64 = 20_000;
         const PAGE: usize = 50;
-        let store = Watched::default();
+        let store = Counting::default();
         let applied = Applied::of(store.clone(), KEYS);
         let reader = applied.machine.reader();
         let (all, other) = (range(0, 90), range(0, 0));
         let list = || {
             let (mut rest, mut first) = (all.clone(), None);
             let at = Some(reader.revision());
-            let of_all = store.cost(|| {
+            let (of_all, ()) = store.moves_of(|| {
                 loop {
                     let query = RangeQuery {
                         limit: PAGE,
                         revision: at,
                         ..RangeQuery::new(rest.clone())
                     };
-                    let mut count = None;
-                    let cost =
-                        store.cost(|| count = reader.range(&count_of(&rest, at)).unwrap().count);
+                    let counts = || reader.range(&count_of(&rest, at)).unwrap().count;
+                    let (cost, count) = store.moves_of(counts);
                     first.get_or_insert(cost);
                     let page = reader.range(&query).unwrap();
                     let Some(last) = page.kvs.last().filter(|_| page.more) else {
@@ -567,7 +494,7 @@ mod tests {
         assert!(first > KEYS / 2 && of_all < 3 * KEYS, "{first}, {of_all}");
         let (first, of_all) = list();
         assert!(first <= 1 && of_all < 2 * KEYS, "{first}, {of_all}");
-        let again = store.cost(|| reader.range(&count_of(&other, None)).unwrap());
+        let (again, _) = store.moves_of(|| reader.range(&count_of(&other, None)).unwrap());
         assert!(again <= 1, "{again}");
     }
 
@@ -575,10 +502,11 @@ mod tests {
     #[test]
     fn no_count_takes_much_longer_than_a_visit_or_what_has_changed() {
         const KEYS: u64 = 20_000;
-        let store = Watched::default();
+        let store = Counting::default();
         let mut applied = Applied::of(store.clone(), KEYS);
         let reader = applied.machine.reader();
-        let cost = |keys: &KeyRange| store.cost(|| reader.range(&count_of(keys, None)).unwrap());
+        let counted = |keys: &KeyRange| reader.range(&count_of(keys, None)).unwrap();
+        let cost = |keys: &KeyRange| store.moves_of(|| counted(keys)).0;
         assert!(cost(&KeyRange::From("a".into())) >= KEYS);
         let tail = KeyRange::From("z".into());
         let inverted = KeyRange::Between {
@@ -608,7 +536,7 @@ mod tests {
     /// A version that a count would need is collected before it looks.
     #[test]
     fn what_is_compacted_meanwhile_is_not_counted_wrongly() {
-        let store = Watched::default();
+        let store = Counting::default();
         let applied = Applied::of(store.clone(), 40);
         let reader = applied.machine.reader();
         let then = reader.revision();
@@ -622,7 +550,7 @@ mod tests {
             applied.apply(Command::put(key(3), "again"));
             applied.compact(current.revision());
         };
-        *store.meanwhile.lock().unwrap() = Some(Meanwhile(Box::new(meanwhile)));
+        store.meanwhile(meanwhile);
         let found = old(10);
         assert!(
             matches!(found, Err(ReadError::Compacted { .. })),
@@ -637,7 +565,7 @@ mod tests {
             let revision = applied.machine.revision();
             applied.compact(revision);
         };
-        *store.meanwhile.lock().unwrap() = Some(Meanwhile(Box::new(meanwhile)));
+        store.meanwhile(meanwhile);
         let newest = reader.range(&count_of(&range(0, 0), None)).unwrap();
         assert_eq!(
             (newest.revision, newest.count),

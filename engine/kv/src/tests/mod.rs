@@ -3,6 +3,7 @@
 mod batch;
 mod compaction;
 mod compare;
+pub(crate) mod counting;
 mod damage;
 mod decode;
 mod expiry;

@@ -1,81 +1,17 @@
 //! How many records reads and commands visit: as few as they need, and never more than a limit.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
 use dengine_types::{EntryKind, Revision};
 
+use super::counting::Counting;
 use super::{between, bytes, command_entry, compact, delete_keys, entry, everything, put};
-use crate::store::{Cursor, MemoryStore, Scope, Store, StoreError, WriteBatch};
 use crate::{
     Batch, BatchAnswer, BatchOperation, Command, CommandVersion, Compare, CompareTarget, KeyRange,
     Outcome, Put, RANGE_DELETE_BYTES_MAX, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, RangeQuery,
     ReadError, Refusal, Relation, Request, StateMachine,
 };
-
-/// Counts the moves of its cursors.
-#[derive(Clone, Default)]
-struct Counting {
-    store: MemoryStore,
-    moves: Arc<AtomicU64>,
-}
-
-struct CountingCursor<'a> {
-    cursor: <MemoryStore as Store>::Cursor<'a>,
-    moves: &'a AtomicU64,
-}
-
-impl Counting {
-    fn moves_of<T>(&self, work: impl FnOnce() -> T) -> (u64, T) {
-        self.moves.store(0, Ordering::Relaxed);
-        let done = work();
-        (self.moves.load(Ordering::Relaxed), done)
-    }
-}
-
-impl Cursor for CountingCursor<'_> {
-    fn seek(&mut self, key: &[u8]) -> Result<(), StoreError> {
-        self.moves.fetch_add(1, Ordering::Relaxed);
-        self.cursor.seek(key)
-    }
-
-    fn next(&mut self) -> Result<(), StoreError> {
-        self.moves.fetch_add(1, Ordering::Relaxed);
-        self.cursor.next()
-    }
-
-    fn record(&self) -> Option<(&[u8], &[u8])> {
-        self.cursor.record()
-    }
-}
-
-impl Store for Counting {
-    type Cursor<'a> = CountingCursor<'a>;
-
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        self.store.get(key)
-    }
-
-    fn cursor(&self, scope: Scope) -> Self::Cursor<'_> {
-        CountingCursor {
-            cursor: self.store.cursor(scope),
-            moves: &self.moves,
-        }
-    }
-
-    fn write(&self, batch: &WriteBatch) -> Result<(), StoreError> {
-        self.store.write(batch)
-    }
-
-    fn flush(&self) -> Result<(), StoreError> {
-        self.store.flush()
-    }
-
-    fn approximate_bytes(&self) -> u64 {
-        self.store.approximate_bytes()
-    }
-}
 
 type Machine = StateMachine<Counting>;
 
