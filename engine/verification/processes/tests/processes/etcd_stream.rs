@@ -9,7 +9,7 @@ use dengine_etcd::etcdserverpb::{
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
-use crate::harness::{Cluster, Member, becomes, eventually};
+use crate::harness::{Cluster, Member, becomes};
 
 const KEYS: usize = 12;
 /// One of them is a piece.
@@ -248,11 +248,9 @@ async fn a_client_that_does_not_read_is_let_go() {
         "etcdserver: too many requests".to_owned(),
     );
     assert_eq!(refusal(&mut stops, all()).await, many);
-    eventually("its connection is closed", || async {
-        let closed = "a connection is closed: its client does not read its answers";
-        member.logged().contains(closed).then_some(())
-    })
-    .await;
+    member
+        .says("a connection is closed: its client does not read its answers")
+        .await;
     let cut_off = rest(&mut first).await;
     assert!(cut_off.is_err(), "{:?}", cut_off.map(|it| it.len()));
     // Its places are free, and who reads has all of it.
