@@ -15,6 +15,7 @@ mod memory;
 mod nicer;
 pub mod node;
 mod parts;
+pub mod preemption;
 pub mod server;
 mod single_thread;
 pub mod storage;

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::connections::TASKS_BETWEEN_EVENTS;
 use crate::node::{Takes, take_turns_in_this_thread};
+use crate::preemption;
 
 /// Every so many turns are of what other threads wake, while those that this thread wakes itself
 /// are many: answers are not to wait behind what is read. tokio's own choice, 31, is for tasks that
@@ -44,6 +45,7 @@ impl SingleThread {
     pub(crate) fn start(name: &str, takes: Takes) -> io::Result<Self> {
         let runtime = Builder::new_current_thread()
             .enable_all()
+            .on_thread_park(preemption::sleeps)
             .event_interval(TASKS_BETWEEN_EVENTS)
             .global_queue_interval(TASKS_BETWEEN_WAKES)
             .thread_name(name)

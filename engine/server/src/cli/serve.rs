@@ -10,7 +10,7 @@ use dengine::config::{self, Config, ConfigOverrides};
 use dengine::error::{Fatal, StartError};
 use dengine::node::Node;
 use dengine::server::{self, Listeners, ServeError, ServerThreads};
-use dengine::{files, telemetry};
+use dengine::{files, preemption, telemetry};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -98,6 +98,7 @@ async fn serve(config: Config, threads: &ServerThreads) -> anyhow::Result<End> {
         folder_id = node.status().folder_id,
         "member started"
     );
+    tokio::spawn(preemption::judge());
     let stop = CancellationToken::new();
     let (member, give_back) = (node.clone(), allocator::give_back);
     let serving = server::serve(

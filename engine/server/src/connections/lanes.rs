@@ -23,6 +23,7 @@ use tokio::task::coop::unconstrained;
 
 use super::turn::{Group, Threads, Time, Turn};
 use crate::node::SendsTogether;
+use crate::preemption::{found_a_task, somebody_is_heavy};
 
 /// Tasks that a thread of a runtime polls that serves clients or peers before it looks whether
 /// something has arrived ([`event_interval`](tokio::runtime::Builder::event_interval)). A task may
@@ -285,6 +286,7 @@ impl Future for Task {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         ready!(give_way(context));
+        found_a_task();
         self.waiting = None;
         self.work.as_mut().poll(context)
     }
@@ -300,6 +302,9 @@ impl Future for Running {
         if let Some(threads) = time.elsewhere(lane.group(), &lane.usual) {
             this.move_to(threads);
             return Poll::Ready(());
+        }
+        if lane.group() == Group::Nicer {
+            somebody_is_heavy();
         }
         // Before anything is looked at: what comes later wakes this.
         this.lane.task.register(context.waker());
@@ -330,6 +335,7 @@ mod tests {
 
     use super::super::turn::{SLICE, threads_for_heavy};
     use super::*;
+    use crate::preemption;
 
     /// Takes some of a slice.
     fn work() {
@@ -461,6 +467,7 @@ mod tests {
                 let there = told.recv().await.unwrap();
                 assert_eq!(there.as_deref() == Some("dengine-heavy"), heavy);
             }
+            assert!(preemption::somebody_was_heavy(), "it is told");
         }
         assert_eq!(lanes.lane(0).waiting.load(Ordering::Relaxed), 0);
     }

@@ -20,6 +20,7 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::connections::{self, Http, Incoming};
 use crate::node::{Node, NodeStatus, Role};
+use crate::preemption;
 use crate::storage::{Lookups, StoreStatistics};
 use crate::telemetry::{self, metrics as names};
 
@@ -126,6 +127,7 @@ async fn render(State(source): State<Source>) -> impl IntoResponse {
         source.record_key_cache(reader.key_cache_usage());
     }
     source.record_store().await;
+    gauge!(names::BATCH_SCHEDULING).set(u8::from(preemption::all_are_batch()));
     if let Some(lost) = telemetry::lines_lost() {
         counter!(names::LOG_LINES_LOST_TOTAL).absolute(lost as u64);
     }

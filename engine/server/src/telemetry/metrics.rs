@@ -11,6 +11,11 @@ metrics_table! {
     /// Requests of clients that are being served
     Gauge REQUESTS_IN_FLIGHT = "dengine_requests_in_flight";
 
+    /// 1 while threads that are woken wait for those that run
+    ///
+    /// Else 0. They are scheduled so (`SCHED_BATCH`) while clients have much under way.
+    Gauge BATCH_SCHEDULING = "dengine_batch_scheduling";
+
     /// Requests that were passed on to the leader
     ///
     /// Label: [`METHOD`].

@@ -1,5 +1,6 @@
 //! A process that ends with its test.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -85,6 +86,24 @@ impl Process {
             .expect("only a running process has memory");
         let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
         kib * 1024
+    }
+
+    /// How the system schedules its threads (`policy` in proc_pid_stat(5)): each number that is
+    /// that of one of them.
+    ///
+    /// # Panics
+    /// It has ended.
+    pub fn scheduling_policies(&self) -> BTreeSet<u32> {
+        let threads = fs_err::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
+        // One that ends meanwhile has none.
+        let lines =
+            threads.filter_map(|it| fs_err::read_to_string(it.ok()?.path().join("stat")).ok());
+        let policy = |line: String| {
+            // The name, in brackets, may hold anything; what follows begins with the third field.
+            let (_, fields) = line.rsplit_once(") ").unwrap();
+            fields.split(' ').nth(41 - 3).unwrap().parse().unwrap()
+        };
+        lines.map(policy).collect()
     }
 }
 

@@ -29,6 +29,7 @@ mod overload;
 mod pipeline;
 mod reads;
 mod rests;
+mod scheduling;
 mod sessions;
 mod snapshot;
 mod space;

@@ -1,5 +1,6 @@
 //! One member, over all the times that its process is started and killed.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -106,6 +107,14 @@ impl Member {
             .as_ref()
             .expect("only a running member has memory")
             .resident_bytes_most()
+    }
+
+    /// How the system schedules the threads of its present process.
+    pub(crate) fn scheduling_policies(&self) -> BTreeSet<u32> {
+        self.process
+            .as_ref()
+            .expect("only a running member has threads")
+            .scheduling_policies()
     }
 
     /// Sets a variable in the environment of every start from now on.

@@ -1,0 +1,302 @@
+//! Whether a thread that is woken takes the processor from the one that runs there.
+//!
+//! A member's threads wake each other with each step of a call. Where processors are busy, the one
+//! that is woken takes the processor from another of them, which was about to hand over more: so
+//! the work of a thousand clients is done a few calls at a time, each time with a switch to another
+//! thread and back. Scheduled as *batch* (`SCHED_BATCH`, [sched(7)]) it waits until that one has
+//! nothing left to do, and finds more when it runs.
+//!
+//! Beside other programs that keep all processors busy it waits for the end of their slices, some
+//! milliseconds at each step; also for that of a long read or a compaction of this process. Who
+//! waits for a thousand answers at once does not notice; a call that is alone takes twenty times as
+//! long. So all threads are scheduled as batch while those that serve clients find much to do
+//! whenever they wake, and as usual while they find little, or while somebody is
+//! [heavy](crate::connections): whoever is light must not wait for what that one's threads do.
+//!
+//! It is a matter of the whole process, so what is counted is, too; and nobody but whoever runs
+//! [`judge`] changes anything. A program that embeds a member does not.
+//!
+//! [sched(7)]: https://man7.org/linux/man-pages/man7/sched.7.html
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+/// So many wakes are looked at together while threads are scheduled as usual: 50 ms of them under
+/// load, and no timer wakes a member at rest.
+const WAKES: u64 = 64;
+/// How often it is looked while they are batch.
+const PERIOD: Duration = Duration::from_millis(100);
+/// Tasks of clients that are found at a wake, on average, from which on threads are scheduled as
+/// batch. One client with one call at a time is three of them, ten are four, thirty are six; of a
+/// hundred and of a thousand it is seven to eleven, because they preempt each other.
+const MANY: u64 = 7;
+/// So many or fewer while they are batch are too few. Of a hundred clients it is twelve to
+/// fourteen, and ten where other programs keep the processors busy, of a thousand sixteen and more.
+const FEW: u64 = 11;
+/// So many in a period, or fewer, are too few however they come: one write that many watch is not
+/// many calls.
+const FEW_IN_PERIOD: u64 = 200;
+/// In so many periods in a row, and they are scheduled as usual.
+const FEW_PERIODS: u32 = 4;
+/// A period counts as so many if most of those who called have gone.
+const VERY_FEW: u32 = 2;
+/// They are not batch again before.
+const USUAL_FOR: Duration = Duration::from_secs(4);
+/// More than these count as no more: a burst does not stand for the wakes around it.
+const COUNTED_AT_A_WAKE: u64 = 32;
+/// A thread that finds so many without a pause is counted as if it had woken.
+const WITHOUT_PAUSE: u64 = 4096;
+/// One wake, in the sum of wakes and tasks.
+const ONE_WAKE: u64 = 1 << 40;
+
+thread_local! {
+    /// Tasks of clients that this thread has polled since it woke.
+    static FOUND: Cell<u64> = const { Cell::new(0) };
+}
+
+static FOUND_BY_ALL: Found = Found::nothing();
+/// Something was done for a client that is heavy since it was looked last.
+static HEAVY: AtomicBool = AtomicBool::new(false);
+/// All threads of this process wait for whoever runs.
+static ALL_ARE_BATCH: AtomicBool = AtomicBool::new(false);
+
+/// Wakes of threads that serve clients, and tasks that they found.
+struct Found {
+    /// Of both, since they were looked at.
+    sum: AtomicU64,
+    /// The judge looks at them every [`PERIOD`], or waits until that makes sense.
+    is_judged: AtomicBool,
+    /// Wakes it when much is found.
+    much: Notify,
+}
+
+/// How a thread is scheduled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Policy {
+    /// Takes the processor when it is woken, if it has had less of it.
+    Usual,
+    /// Waits for whoever runs.
+    Batch,
+}
+
+/// Periods in a row in which little was found.
+#[derive(Debug, Default)]
+struct Few(u32);
+
+/// Whether woken threads of this process wait for those that run.
+pub(crate) fn all_are_batch() -> bool {
+    ALL_ARE_BATCH.load(Ordering::Relaxed)
+}
+
+/// This thread polls a task of a client.
+pub(crate) fn found_a_task() {
+    let found = FOUND.get() + 1;
+    FOUND.set(found);
+    if found == WITHOUT_PAUSE {
+        sleeps();
+    }
+}
+
+/// This thread has nothing left to do, and sleeps until it is woken.
+pub(crate) fn sleeps() {
+    FOUND_BY_ALL.count(FOUND.take());
+}
+
+/// Something is done for a client that is heavy, by threads of lower priority.
+pub(crate) fn somebody_is_heavy() {
+    HEAVY.store(true, Ordering::Relaxed);
+}
+
+/// Nobody who judges looks in tests of this crate.
+#[cfg(test)]
+pub(crate) fn somebody_was_heavy() -> bool {
+    HEAVY.load(Ordering::Relaxed)
+}
+
+/// Sets the policy of all threads of this process by what those find that serve clients, for as
+/// long as it is polled.
+pub async fn judge() -> Infallible {
+    let found = &FOUND_BY_ALL;
+    loop {
+        found.much.notified().await;
+        found.is_judged.store(true, Ordering::Relaxed);
+        let mut few = Few::default();
+        if !HEAVY.swap(false, Ordering::Relaxed) {
+            set_all(Policy::Batch);
+            loop {
+                sleep(PERIOD).await;
+                let (wakes, tasks) = found.take();
+                if HEAVY.swap(false, Ordering::Relaxed) || few.go_on_for_too_long(wakes, tasks) {
+                    break;
+                }
+            }
+            set_all(Policy::Usual);
+        }
+        sleep(USUAL_FOR).await;
+        found.take();
+        HEAVY.store(false, Ordering::Relaxed);
+        found.is_judged.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Found {
+    const fn nothing() -> Self {
+        Self {
+            sum: AtomicU64::new(0),
+            is_judged: AtomicBool::new(false),
+            much: Notify::const_new(),
+        }
+    }
+
+    /// Counts a wake at which so many tasks were found.
+    fn count(&self, tasks: u64) {
+        // Timers and the like.
+        if tasks == 0 {
+            return;
+        }
+        let more = ONE_WAKE + tasks.min(COUNTED_AT_A_WAKE);
+        let wakes = self.sum.fetch_add(more, Ordering::Relaxed) / ONE_WAKE + 1;
+        if wakes < WAKES || self.is_judged.load(Ordering::Relaxed) {
+            return;
+        }
+        let (wakes, tasks) = self.take();
+        // Fewer if another thread has been here meanwhile.
+        if wakes >= WAKES && tasks >= MANY * wakes {
+            self.much.notify_one();
+        }
+    }
+
+    /// What was found since: wakes, and tasks.
+    fn take(&self) -> (u64, u64) {
+        let sum = self.sum.swap(0, Ordering::Relaxed);
+        (sum / ONE_WAKE, sum % ONE_WAKE)
+    }
+}
+
+impl Few {
+    /// One more period is over, in which threads woke so often and found so many tasks.
+    fn go_on_for_too_long(&mut self, wakes: u64, tasks: u64) -> bool {
+        self.0 = match tasks {
+            _ if tasks <= FEW_IN_PERIOD || tasks < MANY * wakes => self.0 + VERY_FEW,
+            _ if tasks <= FEW * wakes => self.0 + 1,
+            _ => 0,
+        };
+        self.0 >= FEW_PERIODS
+    }
+}
+
+/// As far as the system allows it: threads that it leaves as they were work as well. Those that
+/// somebody else gave a policy keep it.
+#[cfg(target_os = "linux")]
+fn set_all(policy: Policy) {
+    let (from, to) = match policy {
+        Policy::Usual if !all_are_batch() => return,
+        Policy::Usual => (libc::SCHED_BATCH, libc::SCHED_OTHER),
+        Policy::Batch => (libc::SCHED_OTHER, libc::SCHED_BATCH),
+    };
+    let (mut some, mut again) = (false, true);
+    // A thread that is started meanwhile has the policy of the one that starts it.
+    while again {
+        let threads = fs_err::read_dir("/proc/self/task").into_iter().flatten();
+        let ids = threads.filter_map(|it| it.ok()?.file_name().to_str()?.parse().ok());
+        again = ids.filter(|id| system::change(*id, from, to)).count() > 0;
+        some |= again;
+    }
+    if some {
+        ALL_ARE_BATCH.store(policy == Policy::Batch, Ordering::Relaxed);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn set_all(_: Policy) {}
+
+/// System calls that no maintained crate wraps.
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "functions of libc")]
+mod system {
+    /// Changes the policy of a thread, if it is still there and has this one. Whether the system
+    /// has done so.
+    pub(super) fn change(thread: libc::pid_t, from: libc::c_int, to: libc::c_int) -> bool {
+        let parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: neither changes anything of the process but how a thread is scheduled, and
+        // `parameters`, which is read, outlives the call.
+        unsafe {
+            libc::sched_getscheduler(thread) == from
+                && libc::sched_setscheduler(thread, to, &raw const parameters) == 0
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    /// After which of the periods it ends, in each of which so many tasks are found at 100 wakes.
+    fn ends_after(averages: &[u64]) -> Option<usize> {
+        let mut few = Few::default();
+        averages
+            .iter()
+            .position(|tasks| few.go_on_for_too_long(100, 100 * tasks))
+    }
+
+    #[test]
+    fn little_now_and_then_does_not_end_it_and_little_all_the_time_does() {
+        assert_eq!(ends_after(&[20; 100]), None);
+        let now_and_then = [11, 7, 11, 12, 6, 12].repeat(10);
+        assert_eq!(ends_after(&now_and_then), None);
+        assert_eq!(ends_after(&[12, 11, 11, 11, 11]), Some(4));
+        assert_eq!(ends_after(&[11, 11, 4]), Some(2), "most of them have gone");
+        assert_eq!(ends_after(&[3, 3]), Some(1));
+    }
+
+    #[test]
+    fn it_ends_when_nobody_calls_and_for_few_whom_many_watch() {
+        for (wakes, tasks) in [(0, 0), (1, 32), (6, 6 * 32)] {
+            let mut few = Few::default();
+            let ends = [(); 2].map(|()| few.go_on_for_too_long(wakes, tasks));
+            assert_eq!(ends, [false, true], "{tasks} tasks at {wakes} wakes");
+        }
+    }
+
+    fn is_told_of_much(found: &Found) -> bool {
+        found.much.notified().now_or_never().is_some()
+    }
+
+    #[test]
+    fn wakes_are_looked_at_together_and_those_that_found_nothing_are_none() {
+        let found = Found::nothing();
+        for (tasks, is_much) in [(MANY, true), (MANY - 1, false), (MANY, true)] {
+            for _ in 1..WAKES {
+                found.count(0);
+                found.count(tasks);
+                assert!(!is_told_of_much(&found));
+            }
+            found.count(tasks);
+            assert_eq!(is_told_of_much(&found), is_much, "{tasks} tasks");
+        }
+    }
+
+    #[test]
+    fn a_burst_does_not_stand_for_the_wakes_around_it() {
+        let found = Found::nothing();
+        found.count(100_000);
+        (1..WAKES).for_each(|_| found.count(3));
+        assert!(!is_told_of_much(&found));
+    }
+
+    #[test]
+    fn nothing_is_taken_from_the_judge_while_it_looks() {
+        let found = Found::nothing();
+        found.is_judged.store(true, Ordering::Relaxed);
+        (0..2 * WAKES).for_each(|_| found.count(20));
+        assert!(!is_told_of_much(&found));
+        assert_eq!(found.take(), (2 * WAKES, 2 * WAKES * 20));
+    }
+}
