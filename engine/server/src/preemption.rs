@@ -13,6 +13,8 @@
 //! whenever they wake, and as usual while they find little, or while somebody is
 //! [heavy](crate::connections): whoever is light must not wait for what that one's threads do.
 //!
+//! What is done for many watches of a key at each write is as much as many calls are.
+//!
 //! It is a matter of the whole process, so what is counted is, too; and nobody but whoever runs
 //! [`judge`] changes anything. A program that embeds a member does not.
 //!
@@ -23,6 +25,7 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -38,19 +41,23 @@ const MANY: u64 = 7;
 /// So many or fewer while they are batch are too few. Of a hundred clients it is twelve to
 /// fourteen, and ten where other programs keep the processors busy, of a thousand sixteen and more.
 const FEW: u64 = 11;
-/// So many in a period, or fewer, are too few however they come: one write that many watch is not
-/// many calls.
+/// So many in a period, or fewer: those who called have gone.
 const FEW_IN_PERIOD: u64 = 200;
 /// In so many periods in a row, and they are scheduled as usual.
-const FEW_PERIODS: u32 = 4;
+const FEW_PERIODS: u32 = 10;
 /// A period counts as so many if most of those who called have gone.
 const VERY_FEW: u32 = 2;
-/// They are not batch again before.
+/// They are not batch again before, unless all who called had gone.
 const USUAL_FOR: Duration = Duration::from_secs(4);
-/// More than these count as no more: a burst does not stand for the wakes around it.
-const COUNTED_AT_A_WAKE: u64 = 32;
-/// A thread that finds so many without a pause is counted as if it had woken.
-const WITHOUT_PAUSE: u64 = 4096;
+/// More than these count as no more: a single burst does not stand for the wakes around it. A
+/// thousand calls come in bursts as well, and were too few where 32 counted.
+const COUNTED_AT_A_WAKE: u64 = 128;
+/// A thread that finds so many without a pause is counted as if it had woken: one that never sleeps
+/// does not look as if nobody called.
+const WITHOUT_PAUSE: u64 = 512;
+/// So often at most it is looked for threads that were started meanwhile.
+#[cfg(target_os = "linux")]
+const PASSES: usize = 8;
 /// One wake, in the sum of wakes and tasks.
 const ONE_WAKE: u64 = 1 << 40;
 
@@ -88,6 +95,17 @@ enum Policy {
 #[derive(Debug, Default)]
 struct Few(u32);
 
+/// Why threads are scheduled as usual again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Those who called have gone, and may come back any time.
+    Quiet,
+    /// Batch does not pay for those who call.
+    TooFew,
+    /// Somebody is heavy.
+    Heavy,
+}
+
 /// Whether woken threads of this process wait for those that run.
 pub(crate) fn all_are_batch() -> bool {
     ALL_ARE_BATCH.load(Ordering::Relaxed)
@@ -110,36 +128,40 @@ pub(crate) fn sleeps() {
 /// Something is done for a client that is heavy, by threads of lower priority.
 pub(crate) fn somebody_is_heavy() {
     HEAVY.store(true, Ordering::Relaxed);
+    // What these threads find does not count.
+    FOUND.set(0);
 }
 
-/// Nobody who judges looks in tests of this crate.
-#[cfg(test)]
+/// Whether that was so since it was asked last.
 pub(crate) fn somebody_was_heavy() -> bool {
-    HEAVY.load(Ordering::Relaxed)
+    HEAVY.swap(false, Ordering::Relaxed)
 }
 
-/// Sets the policy of all threads of this process by what those find that serve clients, for as
-/// long as it is polled.
+/// Sets the policy of all threads of this process by what those find that serve clients. To be
+/// polled once, until the process ends.
 pub async fn judge() -> Infallible {
     let found = &FOUND_BY_ALL;
     loop {
         found.much.notified().await;
         found.is_judged.store(true, Ordering::Relaxed);
+        set_all(Policy::Batch);
         let mut few = Few::default();
-        if !HEAVY.swap(false, Ordering::Relaxed) {
-            set_all(Policy::Batch);
-            loop {
-                sleep(PERIOD).await;
-                let (wakes, tasks) = found.take();
-                if HEAVY.swap(false, Ordering::Relaxed) || few.go_on_for_too_long(wakes, tasks) {
-                    break;
-                }
+        let end = loop {
+            sleep(PERIOD).await;
+            let (wakes, tasks) = found.take();
+            if let Some(end) = few.one_more(wakes, tasks, somebody_was_heavy()) {
+                break end;
             }
-            set_all(Policy::Usual);
+        };
+        while !set_all(Policy::Usual) {
+            sleep(PERIOD).await;
         }
-        sleep(USUAL_FOR).await;
+        if end != End::Quiet {
+            sleep(USUAL_FOR).await;
+        }
         found.take();
-        HEAVY.store(false, Ordering::Relaxed);
+        // From before it was judged.
+        let _ = found.much.notified().now_or_never();
         found.is_judged.store(false, Ordering::Relaxed);
     }
 }
@@ -166,7 +188,7 @@ impl Found {
         }
         let (wakes, tasks) = self.take();
         // Fewer if another thread has been here meanwhile.
-        if wakes >= WAKES && tasks >= MANY * wakes {
+        if wakes >= WAKES && !somebody_was_heavy() && tasks >= MANY * wakes {
             self.much.notify_one();
         }
     }
@@ -179,41 +201,54 @@ impl Found {
 }
 
 impl Few {
-    /// One more period is over, in which threads woke so often and found so many tasks.
-    fn go_on_for_too_long(&mut self, wakes: u64, tasks: u64) -> bool {
+    /// One more period is over, in which threads woke so often and found so many tasks, and somebody
+    /// was heavy or nobody. Why that ends it, if it does.
+    fn one_more(&mut self, wakes: u64, tasks: u64, heavy: bool) -> Option<End> {
+        if heavy {
+            return Some(End::Heavy);
+        }
+        let quiet = tasks <= FEW_IN_PERIOD;
         self.0 = match tasks {
-            _ if tasks <= FEW_IN_PERIOD || tasks < MANY * wakes => self.0 + VERY_FEW,
+            _ if quiet || tasks < MANY * wakes => self.0 + VERY_FEW,
             _ if tasks <= FEW * wakes => self.0 + 1,
             _ => 0,
         };
-        self.0 >= FEW_PERIODS
+        let end = if quiet { End::Quiet } else { End::TooFew };
+        (self.0 >= FEW_PERIODS).then_some(end)
     }
 }
 
 /// As far as the system allows it: threads that it leaves as they were work as well. Those that
-/// somebody else gave a policy keep it.
+/// somebody else gave a third policy keep it. Whether the threads could be looked at.
 #[cfg(target_os = "linux")]
-fn set_all(policy: Policy) {
+fn set_all(policy: Policy) -> bool {
     let (from, to) = match policy {
-        Policy::Usual if !all_are_batch() => return,
+        Policy::Usual if !all_are_batch() => return true,
         Policy::Usual => (libc::SCHED_BATCH, libc::SCHED_OTHER),
         Policy::Batch => (libc::SCHED_OTHER, libc::SCHED_BATCH),
     };
-    let (mut some, mut again) = (false, true);
+    let mut changed = 0;
     // A thread that is started meanwhile has the policy of the one that starts it.
-    while again {
-        let threads = fs_err::read_dir("/proc/self/task").into_iter().flatten();
+    for _ in 0..PASSES {
+        let Ok(threads) = fs_err::read_dir("/proc/self/task") else {
+            return false;
+        };
         let ids = threads.filter_map(|it| it.ok()?.file_name().to_str()?.parse().ok());
-        again = ids.filter(|id| system::change(*id, from, to)).count() > 0;
-        some |= again;
+        let now = ids.filter(|id| system::change(*id, from, to)).count();
+        changed += now;
+        if now == 0 {
+            break;
+        }
     }
-    if some {
-        ALL_ARE_BATCH.store(policy == Policy::Batch, Ordering::Relaxed);
-    }
+    let batch = policy == Policy::Batch && changed > 0;
+    ALL_ARE_BATCH.store(batch, Ordering::Relaxed);
+    true
 }
 
 #[cfg(not(target_os = "linux"))]
-fn set_all(_: Policy) {}
+fn set_all(_: Policy) -> bool {
+    true
+}
 
 /// System calls that no maintained crate wraps.
 #[cfg(target_os = "linux")]
@@ -234,35 +269,42 @@ mod system {
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt as _;
-
     use super::*;
 
     /// After which of the periods it ends, in each of which so many tasks are found at 100 wakes.
     fn ends_after(averages: &[u64]) -> Option<usize> {
         let mut few = Few::default();
-        averages
-            .iter()
-            .position(|tasks| few.go_on_for_too_long(100, 100 * tasks))
+        averages.iter().position(|tasks| {
+            let end = few.one_more(100, 100 * tasks, false);
+            assert!(end.is_none_or(|end| end == End::TooFew));
+            end.is_some()
+        })
     }
 
     #[test]
     fn little_now_and_then_does_not_end_it_and_little_all_the_time_does() {
         assert_eq!(ends_after(&[20; 100]), None);
-        let now_and_then = [11, 7, 11, 12, 6, 12].repeat(10);
+        let now_and_then = [&[11; 7][..], &[6, 12]].concat().repeat(10);
         assert_eq!(ends_after(&now_and_then), None);
-        assert_eq!(ends_after(&[12, 11, 11, 11, 11]), Some(4));
-        assert_eq!(ends_after(&[11, 11, 4]), Some(2), "most of them have gone");
-        assert_eq!(ends_after(&[3, 3]), Some(1));
+        let all_the_time = [&[12][..], &[11; 10]].concat();
+        assert_eq!(ends_after(&all_the_time), Some(10));
+        assert_eq!(ends_after(&[3; 5]), Some(4), "most of them have gone");
     }
 
     #[test]
     fn it_ends_when_nobody_calls_and_for_few_whom_many_watch() {
-        for (wakes, tasks) in [(0, 0), (1, 32), (6, 6 * 32)] {
+        for (wakes, tasks) in [(0, 0), (1, 128), (2, 200)] {
             let mut few = Few::default();
-            let ends = [(); 2].map(|()| few.go_on_for_too_long(wakes, tasks));
-            assert_eq!(ends, [false, true], "{tasks} tasks at {wakes} wakes");
+            let mut ends = [(); 5].map(|()| few.one_more(wakes, tasks, false));
+            assert_eq!(ends[4].take(), Some(End::Quiet));
+            assert_eq!(ends, [None; 5], "{tasks} tasks at {wakes} wakes");
         }
+    }
+
+    #[test]
+    fn it_ends_as_soon_as_somebody_is_heavy() {
+        let end = Few::default().one_more(100, 2_000, true);
+        assert_eq!(end, Some(End::Heavy));
     }
 
     fn is_told_of_much(found: &Found) -> bool {
