@@ -201,8 +201,8 @@ impl Found {
 }
 
 impl Few {
-    /// One more period is over, in which threads woke so often and found so many tasks, and somebody
-    /// was heavy or nobody. Why that ends it, if it does.
+    /// One more period is over, in which threads woke so often and found so many tasks. Why that
+    /// ends it, if it does.
     fn one_more(&mut self, wakes: u64, tasks: u64, heavy: bool) -> Option<End> {
         if heavy {
             return Some(End::Heavy);
