@@ -28,6 +28,7 @@ pub mod machine;
 pub mod membership;
 pub mod outcome;
 pub mod reader;
+mod recent;
 pub mod retention;
 pub mod revision_waits;
 mod scan;

@@ -14,6 +14,7 @@ use super::layout::{
     decode_membership, decode_state, encode_format, encode_state, session_range,
 };
 use super::reader::KnownCounts;
+use super::recent::RecentHistory;
 use super::store::{Cursor, Reclaimed, Scope, Store, StoreError, WriteBatch};
 use super::transition::{Finished, Transition};
 use super::visits::VisitBounds;
@@ -47,6 +48,7 @@ pub(super) struct SharedState<S> {
     pub(super) store: S,
     pub(super) keys: KeyCache,
     pub(super) counts: KnownCounts,
+    pub(super) recent: RecentHistory,
     /// Revision up to which every change is in the store. It is raised after the batch is written,
     /// so a reader at this revision sees whole batches.
     revision: AtomicU64,
@@ -100,6 +102,7 @@ impl<S: Store> StateMachine<S> {
         let shared = SharedState {
             keys: KeyCache::of(&store, state.revision, key_cache_bytes),
             counts: KnownCounts::default(),
+            recent: RecentHistory::default(),
             store,
             revision: AtomicU64::new(state.revision.0),
             compact_revision: AtomicU64::new(state.compact_revision.0),
@@ -326,6 +329,8 @@ impl<S: Store> StateMachine<S> {
         self.shared
             .written_bytes
             .fetch_add(bytes, Ordering::Relaxed);
+        let (before, now) = (self.state.revision, finished.state.revision);
+        self.shared.recent.push(before, now, &finished.batch);
         self.state = finished.state;
         self.membership = finished.membership;
         self.batch = finished.batch;

@@ -175,8 +175,12 @@ impl MachineState {
 /// and [`Scope::OneKey`](super::store::Scope::OneKey) use it.
 #[must_use]
 pub fn version_prefix(key: &[u8]) -> Option<&[u8]> {
-    (key.first() == Some(&DATA) && key.len() >= DATA_KEY_BYTES_MIN)
-        .then(|| &key[..key.len() - REVISION_BYTES])
+    is_data_key(key).then(|| &key[..key.len() - REVISION_BYTES])
+}
+
+/// Whether it is the key of a version.
+pub(crate) fn is_data_key(key: &[u8]) -> bool {
+    key.first() == Some(&DATA) && key.len() >= DATA_KEY_BYTES_MIN
 }
 
 /// Appends the key of the version of `user_key` at `revision`.

@@ -1,11 +1,16 @@
 //! History in its order, for watches.
 
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use dengine_planted::planted;
 use dengine_types::{LeaseId, Revision};
 
 use super::{ReadError, Reader};
-use crate::layout::{Stamp, change, change_range, put_data_key, split_change_key};
+use crate::layout::{Change, Stamp, change, change_range, put_data_key, split_change_key};
+use crate::machine::SharedState;
+use crate::recent::{RecentChange, RecentStep};
 use crate::scan::live;
 use crate::store::{Cursor, Scope};
 use crate::{KeyRange, KeyValue, Store, StoreError};
@@ -72,7 +77,7 @@ impl ChangesQuery {
         }
     }
 
-    fn want(&self, key: &[u8], deletes: bool) -> Want {
+    pub(crate) fn want(&self, key: &[u8], deletes: bool) -> Want {
         let filtered = if deletes { self.no_delete } else { self.no_put };
         match (!filtered && self.keys.contains(key), self.prev_kv) {
             (false, _) => Want::Nothing,
@@ -156,70 +161,140 @@ impl<S: Store> Reader<S> {
         let revision = self.shared.revision();
         let range = change_range(from, revision.max(from.revision));
         let log = self.shared.store.cursor(Scope::Between(range.clone()));
-        let versions = self.shared.store.cursor(Scope::OneKey);
+        let versions = StoredVersions {
+            cursor: self.shared.store.cursor(Scope::OneKey),
+            buffer: Vec::new(),
+        };
         self.check_compacted(from.revision)?;
-        let mut walk = Walk {
+        let mut walk = self.walk(revision, limits, wants);
+        let read = walk.through_store(log, versions, &range.start);
+        let next = self.shared.reported(read)?;
+        Ok(walk.end(next.max(from)))
+    }
+
+    /// Like [`Self::changes_wanted`], for the one that reads on and on from where it ended: what is
+    /// new is kept in memory for it from now on, until [`Self::stop_following`]. It may end sooner,
+    /// as if the store were at an older revision, and lacks a previous pair that was compacted
+    /// while it read.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::changes`].
+    pub fn changes_followed(
+        &self,
+        from: Stamp,
+        limits: PageLimits,
+        wants: impl Fn(&[u8], bool) -> Want,
+    ) -> Result<Changes, ReadError> {
+        self.check_compacted(from.revision)?;
+        let revision = self.shared.revision();
+        let steps = self.shared.recent.read_from(from.revision);
+        let Some(last) = steps.last() else {
+            return self.changes_wanted(from, limits, wants);
+        };
+        let mut walk = self.walk(revision.min(last.last()), limits, wants);
+        let read = walk.through_recent(&steps, from, &self.shared);
+        let next = self.shared.reported(read)?;
+        Ok(walk.end(next.max(from)))
+    }
+
+    /// What is new is not kept in memory any more.
+    pub fn stop_following(&self) {
+        self.shared.recent.stop_following();
+    }
+
+    fn walk<W>(&self, newest: Revision, limits: PageLimits, wants: W) -> Walk<W> {
+        Walk {
             limits,
             wants,
-            log,
-            versions,
             compacted: self.shared.compact_revision(),
-            newest: revision,
-            buffer: Vec::new(),
+            newest,
             bytes: 0,
             looked_at: 0,
             events: Vec::new(),
-        };
-        let next = self.shared.reported(walk.run(&range.start))?;
-        Ok(Changes {
-            events: walk.events,
-            next: next.max(from),
-            revision,
-        })
+        }
     }
 }
 
 /// A read of a part of history.
-struct Walk<W, C> {
+struct Walk<W> {
     limits: PageLimits,
     wants: W,
-    /// Positioned on the next change.
-    log: C,
-    versions: C,
     /// Versions that only older revisions see may be collected.
     compacted: Revision,
     newest: Revision,
-    buffer: Vec<u8>,
     bytes: usize,
     looked_at: usize,
     events: Vec<Event>,
 }
 
-impl<W: Fn(&[u8], bool) -> Want, C: Cursor> Walk<W, C> {
-    /// Returns the place up to which it has read.
-    fn run(&mut self, start: &[u8]) -> Result<Stamp, StoreError> {
-        self.log.seek(start)?;
-        while let Some((key, record)) = self.log.record() {
+impl<W: Fn(&[u8], bool) -> Want> Walk<W> {
+    /// Both return the place up to which they have read.
+    fn through_store<C: Cursor>(
+        &mut self,
+        mut log: C,
+        mut versions: StoredVersions<C>,
+        start: &[u8],
+    ) -> Result<Stamp, StoreError> {
+        log.seek(start)?;
+        while let Some((key, record)) = log.record() {
             let at = split_change_key(key)?;
-            if at.revision > self.newest {
-                break;
+            if let ControlFlow::Break(end) = self.visit(at, change(record)?, &mut versions)? {
+                return Ok(end);
             }
-            let change = change(record)?;
-            let want = (self.wants)(change.key, change.deletes);
-            if self.stops_before(at, want) {
-                let skips = at.sub > 0 && planted!(WatchSkipsInsideRevision);
-                return Ok(if skips { at.next() } else { at });
-            }
-            if want > Want::Nothing {
-                let key = Bytes::copy_from_slice(change.key);
-                let event = self.event(key, at, want == Want::EventWithPrev)?;
-                self.bytes += event.size_bytes();
-                self.events.push(event);
-            }
-            self.looked_at += 1;
-            self.log.next()?;
+            log.next()?;
         }
         Ok(Stamp::end_of(self.newest))
+    }
+
+    fn through_recent<S: Store>(
+        &mut self,
+        steps: &[Arc<RecentStep>],
+        from: Stamp,
+        shared: &SharedState<S>,
+    ) -> Result<Stamp, StoreError> {
+        for found in steps.iter().flat_map(|step| step.changes(from)) {
+            let RecentChange {
+                at,
+                change,
+                version,
+            } = found?;
+            let mut versions = RecentVersion {
+                version,
+                replaces: change.replaces,
+                shared,
+            };
+            if let ControlFlow::Break(end) = self.visit(at, change, &mut versions)? {
+                return Ok(end);
+            }
+        }
+        Ok(Stamp::end_of(self.newest))
+    }
+
+    /// Adds the event of a change, if it is wanted. Breaks with the place where to read on if it is
+    /// not to be read any more.
+    fn visit(
+        &mut self,
+        at: Stamp,
+        change: Change<'_>,
+        versions: &mut impl Versions,
+    ) -> Result<ControlFlow<Stamp>, StoreError> {
+        if at.revision > self.newest {
+            return Ok(ControlFlow::Break(Stamp::end_of(self.newest)));
+        }
+        let want = (self.wants)(change.key, change.deletes);
+        if self.stops_before(at, want) {
+            let skips = at.sub > 0 && planted!(WatchSkipsInsideRevision);
+            return Ok(ControlFlow::Break(if skips { at.next() } else { at }));
+        }
+        if want > Want::Nothing {
+            let key = Bytes::copy_from_slice(change.key);
+            let event = self.event(key, at, want == Want::EventWithPrev, versions)?;
+            self.bytes += event.size_bytes();
+            self.events.push(event);
+        }
+        self.looked_at += 1;
+        Ok(ControlFlow::Continue(()))
     }
 
     /// Stops inside a revision only before a wanted change, so that a read for one watch shows
@@ -234,16 +309,15 @@ impl<W: Fn(&[u8], bool) -> Want, C: Cursor> Walk<W, C> {
         }
     }
 
-    fn event(&mut self, key: Bytes, at: Stamp, prev_kv: bool) -> Result<Event, StoreError> {
+    fn event(
+        &self,
+        key: Bytes,
+        at: Stamp,
+        prev_kv: bool,
+        versions: &mut impl Versions,
+    ) -> Result<Event, StoreError> {
         let Stamp { revision, sub } = at;
-        self.buffer.clear();
-        put_data_key(&mut self.buffer, &key, revision);
-        self.versions.seek(&self.buffer)?;
-        let record = self.versions.record();
-        let (found, record) = record
-            .filter(|(found, _)| *found == self.buffer)
-            .ok_or_else(|| lost(&key, revision))?;
-        let put = live(found, record)?.map(|found| found.to_key_value(key.clone(), true));
+        let put = versions.made(&key, revision)?;
         let kind = match put {
             Some(_) => EventKind::Put,
             None => EventKind::Delete,
@@ -252,7 +326,7 @@ impl<W: Fn(&[u8], bool) -> Want, C: Cursor> Walk<W, C> {
         // The previous version is visible at the revision before, and at no later one.
         let prev_kept = revision > self.compacted;
         let prev = if prev_kv && prev_kept {
-            self.version_before(key)?
+            versions.replaced(key, revision)?
         } else {
             None
         };
@@ -264,13 +338,76 @@ impl<W: Fn(&[u8], bool) -> Want, C: Cursor> Walk<W, C> {
         })
     }
 
-    /// The version after the one at which `versions` is.
-    fn version_before(&mut self, key: Bytes) -> Result<Option<KeyValue>, StoreError> {
-        self.versions.next()?;
-        let Some((found, record)) = self.versions.record() else {
+    fn end(self, next: Stamp) -> Changes {
+        Changes {
+            events: self.events,
+            next,
+            revision: self.newest,
+        }
+    }
+}
+
+/// The versions of a key before and after one change.
+trait Versions {
+    /// The one that the change of `revision` made; `None` if it deleted the key.
+    fn made(&mut self, key: &Bytes, revision: Revision) -> Result<Option<KeyValue>, StoreError>;
+
+    /// The one before, if there was one. Called after [`Self::made`].
+    fn replaced(&mut self, key: Bytes, revision: Revision) -> Result<Option<KeyValue>, StoreError>;
+}
+
+/// Of all keys, in the store.
+struct StoredVersions<C> {
+    cursor: C,
+    buffer: Vec<u8>,
+}
+
+impl<C: Cursor> Versions for StoredVersions<C> {
+    fn made(&mut self, key: &Bytes, revision: Revision) -> Result<Option<KeyValue>, StoreError> {
+        self.buffer.clear();
+        put_data_key(&mut self.buffer, key, revision);
+        self.cursor.seek(&self.buffer)?;
+        let record = self.cursor.record();
+        let (found, record) = record
+            .filter(|(found, _)| *found == self.buffer)
+            .ok_or_else(|| lost(key, revision))?;
+        Ok(live(found, record)?.map(|found| found.to_key_value(key.clone(), true)))
+    }
+
+    fn replaced(&mut self, key: Bytes, _: Revision) -> Result<Option<KeyValue>, StoreError> {
+        self.cursor.next()?;
+        let Some((found, record)) = self.cursor.record() else {
             return Ok(None);
         };
         Ok(live(found, record)?.map(|found| found.to_key_value(key, true)))
+    }
+}
+
+/// Of one change that is kept in memory; what it replaced is in the store alone.
+struct RecentVersion<'a, S> {
+    version: (&'a [u8], &'a [u8]),
+    replaces: Option<Revision>,
+    shared: &'a SharedState<S>,
+}
+
+impl<S: Store> Versions for RecentVersion<'_, S> {
+    fn made(&mut self, key: &Bytes, _: Revision) -> Result<Option<KeyValue>, StoreError> {
+        let (found, record) = self.version;
+        Ok(live(found, record)?.map(|found| found.to_key_value(key.clone(), true)))
+    }
+
+    fn replaced(&mut self, key: Bytes, revision: Revision) -> Result<Option<KeyValue>, StoreError> {
+        let Some(replaces) = self.replaces else {
+            return Ok(None);
+        };
+        let mut found = Vec::new();
+        put_data_key(&mut found, &key, replaces);
+        match self.shared.store.get(&found)? {
+            Some(record) => Ok(live(&found, &record)?.map(|found| found.to_key_value(key, true))),
+            // Collected: there is no cursor that would still show it.
+            None if revision <= self.shared.compact_revision() => Ok(None),
+            None => Err(lost(&key, replaces)),
+        }
     }
 }
 

@@ -113,6 +113,11 @@ impl WriteBatch {
         self.bytes.len()
     }
 
+    /// The memory that it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()
+    }
+
     fn append(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> Range<usize> {
         let start = self.bytes.len();
         fill(&mut self.bytes);

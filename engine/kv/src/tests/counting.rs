@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::store::{Cursor, MemoryStore, Scope, Store, StoreError, WriteBatch};
 
-/// Counts the moves of its cursors, and lets something happen before the next one is opened.
+/// Counts the moves of its cursors, and lets something happen before it is read next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counting {
     store: MemoryStore,
@@ -38,9 +38,16 @@ impl Counting {
         (self.moves.load(Ordering::Relaxed) - before, done)
     }
 
-    /// Happens once, before the next cursor is opened.
+    /// Happens once, before a record is got or a cursor is opened.
     pub(crate) fn meanwhile(&self, happens: impl FnOnce() + Send + 'static) {
         *self.meanwhile.lock().unwrap() = Some(Meanwhile(Box::new(happens)));
+    }
+
+    fn happen(&self) {
+        let meanwhile = self.meanwhile.lock().unwrap().take();
+        if let Some(Meanwhile(happens)) = meanwhile {
+            happens();
+        }
     }
 }
 
@@ -64,14 +71,12 @@ impl Store for Counting {
     type Cursor<'a> = CountingCursor<'a>;
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.happen();
         self.store.get(key)
     }
 
     fn cursor(&self, scope: Scope) -> Self::Cursor<'_> {
-        let meanwhile = self.meanwhile.lock().unwrap().take();
-        if let Some(Meanwhile(happens)) = meanwhile {
-            happens();
-        }
+        self.happen();
         CountingCursor {
             cursor: self.store.cursor(scope),
             moves: &self.moves,

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dengine_types::Revision;
 
+use super::counting::Counting;
 use super::{
     Machine, between, bytes, command_entry, compact, delete, delete_keys, everything, machine, put,
     run,
 };
 use crate::{
     Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, PageLimits,
-    RangeQuery, ReadError, Stamp, Want,
+    RangeQuery, ReadError, Reader, Stamp, StateMachine, Store, Want,
 };
 
 fn show(event: &Event) -> String {
@@ -283,4 +284,54 @@ fn a_put_writes_its_value_and_twice_its_key_and_some_thirty_bytes() {
     let each = machine.reader().written_bytes() / PUTS;
     let besides = each - (value.len() + 2 * key_bytes) as u64;
     assert!((29..=31).contains(&besides), "{besides}");
+}
+
+/// What whoever follows finds since `from`.
+fn followed<S: Store>(reader: &Reader<S>, from: u64) -> Vec<String> {
+    let from = Stamp::start_of(Revision(from));
+    let wants = |_: &[u8], _| Want::EventWithPrev;
+    let found = reader.changes_followed(from, PageLimits::NONE, wants);
+    found.expect("history").events.iter().map(show).collect()
+}
+
+fn next(machine: &mut StateMachine<Counting>, command: Command) {
+    let index = machine.applied().0.next().0;
+    machine.apply(&[command_entry(index, command)]).unwrap();
+}
+
+#[test]
+fn who_follows_finds_what_is_new_without_a_search() {
+    let store = Counting::default();
+    let mut machine = StateMachine::open(store.clone()).unwrap();
+    let reader = machine.reader();
+    next(&mut machine, put("a", "1"));
+    let (moves, found) = store.moves_of(|| followed(&reader, 2));
+    assert_eq!(found, ["2 a=1"]);
+    assert!(moves > 0);
+    for command in [put("a", "2"), put("b", "1"), delete("a")] {
+        next(&mut machine, command);
+    }
+    let (moves, found) = store.moves_of(|| followed(&reader, 3));
+    assert_eq!(found, ["3 a=2 was 1", "4 b=1", "5 -a was 2"]);
+    assert_eq!(moves, 0);
+    reader.stop_following();
+    let (moves, found) = store.moves_of(|| followed(&reader, 5));
+    assert_eq!(found, ["5 -a was 2"]);
+    assert!(moves > 0);
+}
+
+/// It is read as if it had been compacted before.
+#[test]
+fn what_a_recent_change_replaced_may_be_collected_meanwhile() {
+    let store = Counting::default();
+    let mut machine = StateMachine::open(store.clone()).unwrap();
+    let reader = machine.reader();
+    assert!(followed(&reader, 2).is_empty());
+    next(&mut machine, put("a", "1"));
+    next(&mut machine, put("a", "2"));
+    store.meanwhile(move || {
+        next(&mut machine, compact(3));
+        assert!(machine.collector().step(100).unwrap().done);
+    });
+    assert_eq!(followed(&reader, 3), ["3 a=2"]);
 }

@@ -10,7 +10,7 @@ use crate::store::{MemoryStore, WriteBatch};
 use crate::tests::{all_collected, entry};
 use crate::{
     Batch, ChangesQuery, Command, CommandVersion, Event, KeyRange, LeaseInfo, LogicalHash, Outcome,
-    RangeQuery, ReadError, Refusal, Stamp, StateMachine, Store,
+    PageLimits, RangeQuery, ReadError, Refusal, Stamp, StateMachine, Store, Want,
 };
 
 type Machine = StateMachine<MemoryStore>;
@@ -19,6 +19,12 @@ type Records = Vec<(Bytes, Bytes)>;
 fn open(store: &MemoryStore) -> Machine {
     let mut machine = StateMachine::open(store.clone()).expect("open");
     machine.bound_visits(VISIT_BOUNDS);
+    // What is new is kept from now on.
+    let end = Stamp::end_of(machine.revision());
+    let nothing = machine
+        .reader()
+        .changes_followed(end, PageLimits::NONE, |_, _| Want::Nothing);
+    assert!(nothing.expect("read").events.is_empty());
     machine
 }
 
@@ -99,6 +105,10 @@ fn check_changes(model: &Model, machine: &Machine, query: &ChangesQuery) {
     let expected = model.events(&query);
     loop {
         let result = machine.reader().changes(&query);
+        let wants = |key: &[u8], deletes| query.want(key, deletes);
+        let reader = machine.reader();
+        let followed = reader.changes_followed(query.from, query.limits, wants);
+        assert_eq!(followed, result, "whoever follows reads the same");
         if query.from.revision.0 < model.compacted {
             assert!(matches!(result, Err(ReadError::Compacted { .. })));
             return;

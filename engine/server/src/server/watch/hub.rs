@@ -240,7 +240,11 @@ impl Hub {
     fn page(&self, from: Stamp, part: Part) -> Result<Page, PageError> {
         let reader = self.node.reader()?;
         let page = self.shared.feed.page(from, part, |want| {
-            reader.changes_wanted(from, PAGE_LIMITS, |key, _| want(key))
+            let want = |key: &[u8], _| want(key);
+            match part {
+                Part::Present => reader.changes_followed(from, PAGE_LIMITS, want),
+                Part::Past => reader.changes_wanted(from, PAGE_LIMITS, want),
+            }
         });
         Ok(page?)
     }
@@ -264,6 +268,9 @@ impl Hub {
                 }
                 Follow::AwaitStream => {
                     *shared.kept() = PageCache::new(PAST_LIMITS);
+                    if let Ok(reader) = self.node.reader() {
+                        reader.stop_following();
+                    }
                     shared.listened.notified().await;
                 }
                 Follow::AwaitRevision if revision.changed().await.is_err() => return,

@@ -106,7 +106,11 @@ impl Hub {
         part: Part,
     ) -> Result<Page, ReadError> {
         self.feed.page(from, part, |want| {
-            let read = reader.changes_wanted(from, self.limits, |key, _| want(key))?;
+            let want = |key: &[u8], _| want(key);
+            let read = match part {
+                Part::Present => reader.changes_followed(from, self.limits, want)?,
+                Part::Past => reader.changes_wanted(from, self.limits, want)?,
+            };
             check_bytes(sim, &read, self.limits.bytes);
             Ok(read)
         })
@@ -240,6 +244,7 @@ impl Process {
             Follow::AwaitRevision => {}
             Follow::AwaitStream => {
                 hub.past = PageCache::new(KEEP_LIMITS);
+                reader.stop_following();
                 hub.awaits_stream = true;
             }
             Follow::Read(from) => match hub.page(sim, &reader, from, Part::Present) {
