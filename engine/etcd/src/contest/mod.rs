@@ -19,7 +19,7 @@ use crate::etcdserverpb::response_op::Response;
 use crate::etcdserverpb::watch_create_request::FilterType;
 use crate::etcdserverpb::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp,
-    ResponseHeader, TxnRequest, TxnResponse, WatchCreateRequest,
+    ResponseHeader, ResponseOp, TxnRequest, TxnResponse, WatchCreateRequest,
 };
 use crate::mvccpb::KeyValue;
 
@@ -52,6 +52,17 @@ pub struct Entered {
     pub contender: Contender,
     /// Of the transaction.
     pub header: Option<ResponseHeader>,
+}
+
+/// What a contender's key was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Was {
+    /// It is new.
+    Absent,
+    /// There; of who stands for the lead with the same value.
+    There,
+    /// There, with another value than who stands for the lead has now.
+    Different,
 }
 
 impl Contest {
@@ -95,9 +106,28 @@ impl Contest {
         self.prefix.len() + 1 + 2 * size_of::<i64>()
     }
 
-    /// Has a lease contend, with `value` unless it contends already.
+    /// Has a lease contend for a lock, unless it does already.
     #[must_use]
-    pub fn enter(&self, lease: i64, value: Bytes) -> TxnRequest {
+    pub fn enter(&self, lease: i64) -> TxnRequest {
+        let found = Request::RequestRange(without_value(self.key(lease)));
+        self.make(lease, Bytes::new(), found)
+    }
+
+    /// Has a lease contend for the lead, with `value` unless it does already.
+    #[must_use]
+    pub fn stand(&self, lease: i64, value: Bytes) -> TxnRequest {
+        let key = self.key(lease);
+        let found = operation(Request::RequestRange(without_value(key.clone())));
+        // It may be large, and is only compared.
+        let found = Request::RequestTxn(TxnRequest {
+            compare: vec![has_value(&key, value.clone())],
+            success: vec![found.clone()],
+            failure: vec![found],
+        });
+        self.make(lease, value, found)
+    }
+
+    fn make(&self, lease: i64, value: Bytes, otherwise: Request) -> TxnRequest {
         let key = self.key(lease);
         let put = PutRequest {
             key: key.clone(),
@@ -108,7 +138,7 @@ impl Contest {
         TxnRequest {
             compare: vec![made_in(&key, 0)],
             success: vec![operation(Request::RequestPut(put))],
-            failure: vec![operation(Request::RequestRange(of(key)))],
+            failure: vec![operation(otherwise)],
         }
     }
 
@@ -125,22 +155,27 @@ impl Contest {
         }
     }
 
-    /// What came of [`Self::enter`], and what the key held already; `None`: it was made.
+    /// What came of [`Self::enter`] or [`Self::stand`].
     ///
     /// # Errors
     /// It answers another question.
-    pub fn entered(
-        &self,
-        lease: i64,
-        answer: TxnResponse,
-    ) -> Result<(Entered, Option<Bytes>), EtcdError> {
+    pub fn entered(&self, lease: i64, answer: TxnResponse) -> Result<(Entered, Was), EtcdError> {
         let made = answer.header.as_ref().map_or(0, |it| it.revision);
-        let own = answer.responses.into_iter().next();
-        let (create_revision, held) = match own.and_then(|it| it.response) {
-            Some(Response::ResponsePut(_)) if answer.succeeded => (made, None),
-            Some(Response::ResponseRange(own)) => {
-                let own = only(own).ok_or(EtcdError::OfAnotherKind)?;
-                (own.create_revision, Some(own.value))
+        let found = |own: RangeResponse, was| {
+            let found = only(own).map(|own| (own.create_revision, was));
+            found.ok_or(EtcdError::OfAnotherKind)
+        };
+        let (succeeded, own) = first_of(answer.responses, answer.succeeded);
+        let (create_revision, was) = match own {
+            Some(Response::ResponsePut(_)) if succeeded => (made, Was::Absent),
+            Some(Response::ResponseRange(own)) => found(own, Was::There)?,
+            Some(Response::ResponseTxn(compared)) => {
+                let (same, own) = first_of(compared.responses, compared.succeeded);
+                let was = if same { Was::There } else { Was::Different };
+                match own {
+                    Some(Response::ResponseRange(own)) => found(own, was)?,
+                    _ => return Err(EtcdError::OfAnotherKind),
+                }
             }
             _ => return Err(EtcdError::OfAnotherKind),
         };
@@ -150,7 +185,7 @@ impl Contest {
             lease,
         };
         let header = answer.header;
-        Ok((Entered { contender, header }, held))
+        Ok((Entered { contender, header }, was))
     }
 
     /// Asks who holds the lock, or leads: at most one key.
@@ -181,12 +216,12 @@ impl Contest {
 }
 
 impl Contender {
-    /// Asks for its key, as a member has it.
+    /// Asks for its key without its value, as a member has it.
     #[must_use]
     pub fn own(&self) -> RangeRequest {
         RangeRequest {
             serializable: true,
-            ..of(self.key.clone())
+            ..without_value(self.key.clone())
         }
     }
 
@@ -246,9 +281,11 @@ pub fn only(found: RangeResponse) -> Option<KeyValue> {
     found.kvs.into_iter().next()
 }
 
-fn of(key: Bytes) -> RangeRequest {
+/// A value may be large, and would be copied for each who asks.
+fn without_value(key: Bytes) -> RangeRequest {
     RangeRequest {
         key,
+        keys_only: true,
         ..RangeRequest::default()
     }
 }
@@ -262,6 +299,23 @@ fn made_in(key: &Bytes, create_revision: i64) -> Compare {
         target_union: Some(TargetUnion::CreateRevision(create_revision)),
         ..Compare::default()
     }
+}
+
+/// Holds if the key is there with that value.
+fn has_value(key: &Bytes, value: Bytes) -> Compare {
+    Compare {
+        result: CompareResult::Equal.into(),
+        target: CompareTarget::Value.into(),
+        key: key.clone(),
+        target_union: Some(TargetUnion::Value(value)),
+        ..Compare::default()
+    }
+}
+
+/// Which branch of a transaction was taken, and the answer of its first operation.
+fn first_of(responses: Vec<ResponseOp>, succeeded: bool) -> (bool, Option<Response>) {
+    let first = responses.into_iter().next();
+    (succeeded, first.and_then(|it| it.response))
 }
 
 fn operation(request: Request) -> RequestOp {

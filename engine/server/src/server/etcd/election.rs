@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use dengine_etcd::contest::{
-    Contender, Contest, ContestError, by_way_of_a_client, only, watch_key,
+    Contender, Contest, ContestError, Was, by_way_of_a_client, only, watch_key,
 };
 use dengine_etcd::etcdserverpb::{RangeRequest, ResponseHeader};
 use dengine_etcd::messages::key_value;
@@ -47,10 +47,10 @@ impl Contests {
         (lease, value): (i64, Bytes),
         (caller, room): (&Caller, Place),
     ) -> Result<Claim, Status> {
-        let entrant = (lease, value.clone());
+        let entrant = (lease, Some(value.clone()));
         let claim = self.enter("EtcdCampaign", election, entrant, (caller, room));
-        let (claim, held) = claim.await?;
-        if held.is_none_or(|held| held == value) {
+        let (claim, was) = claim.await?;
+        if was != Was::Different {
             return Ok(claim);
         }
         let contender = &claim.entered.contender;
