@@ -67,8 +67,6 @@ thread_local! {
 }
 
 static FOUND_BY_ALL: Found = Found::nothing();
-/// Something was done for a client that is heavy since it was looked last.
-static HEAVY: AtomicBool = AtomicBool::new(false);
 /// All threads of this process wait for whoever runs.
 static ALL_ARE_BATCH: AtomicBool = AtomicBool::new(false);
 
@@ -76,6 +74,8 @@ static ALL_ARE_BATCH: AtomicBool = AtomicBool::new(false);
 struct Found {
     /// Of both, since they were looked at.
     sum: AtomicU64,
+    /// Something was done for a client that is heavy since it was looked last.
+    heavy: AtomicBool,
     /// The judge looks at them every [`PERIOD`], or waits until that makes sense.
     is_judged: AtomicBool,
     /// Wakes it when much is found.
@@ -127,49 +127,28 @@ pub(crate) fn sleeps() {
 
 /// Something is done for a client that is heavy, by threads of lower priority.
 pub(crate) fn somebody_is_heavy() {
-    HEAVY.store(true, Ordering::Relaxed);
+    FOUND_BY_ALL.heavy.store(true, Ordering::Relaxed);
     // What these threads find does not count.
     FOUND.set(0);
 }
 
 /// Whether that was so since it was asked last.
+#[cfg(test)]
 pub(crate) fn somebody_was_heavy() -> bool {
-    HEAVY.swap(false, Ordering::Relaxed)
+    FOUND_BY_ALL.somebody_was_heavy()
 }
 
 /// Sets the policy of all threads of this process by what those find that serve clients. To be
 /// polled once, until the process ends.
 pub async fn judge() -> Infallible {
-    let found = &FOUND_BY_ALL;
-    loop {
-        found.much.notified().await;
-        found.is_judged.store(true, Ordering::Relaxed);
-        set_all(Policy::Batch);
-        let mut few = Few::default();
-        let end = loop {
-            sleep(PERIOD).await;
-            let (wakes, tasks) = found.take();
-            if let Some(end) = few.one_more(wakes, tasks, somebody_was_heavy()) {
-                break end;
-            }
-        };
-        while !set_all(Policy::Usual) {
-            sleep(PERIOD).await;
-        }
-        if end != End::Quiet {
-            sleep(USUAL_FOR).await;
-        }
-        found.take();
-        // From before it was judged.
-        let _ = found.much.notified().now_or_never();
-        found.is_judged.store(false, Ordering::Relaxed);
-    }
+    FOUND_BY_ALL.judge(set_all, sleep).await
 }
 
 impl Found {
     const fn nothing() -> Self {
         Self {
             sum: AtomicU64::new(0),
+            heavy: AtomicBool::new(false),
             is_judged: AtomicBool::new(false),
             much: Notify::const_new(),
         }
@@ -188,7 +167,7 @@ impl Found {
         }
         let (wakes, tasks) = self.take();
         // Fewer if another thread has been here meanwhile.
-        if wakes >= WAKES && !somebody_was_heavy() && tasks >= MANY * wakes {
+        if wakes >= WAKES && tasks >= MANY * wakes {
             self.much.notify_one();
         }
     }
@@ -197,6 +176,57 @@ impl Found {
     fn take(&self) -> (u64, u64) {
         let sum = self.sum.swap(0, Ordering::Relaxed);
         (sum / ONE_WAKE, sum % ONE_WAKE)
+    }
+
+    fn somebody_was_heavy(&self) -> bool {
+        self.heavy.swap(false, Ordering::Relaxed)
+    }
+
+    /// See [`judge`]; `set` returns whether it could do it, and `wait` waits for so long.
+    async fn judge<W: Future<Output = ()>>(
+        &self,
+        mut set: impl FnMut(Policy) -> bool,
+        wait: impl Fn(Duration) -> W,
+    ) -> Infallible {
+        loop {
+            self.much.notified().await;
+            self.is_judged.store(true, Ordering::Relaxed);
+            // It may have been a burst; and threads of lower priority, on which somebody is heavy,
+            // have a turn only now and then.
+            wait(PERIOD).await;
+            let (wakes, tasks) = self.take();
+            let end = match self.somebody_was_heavy() {
+                true => End::Heavy,
+                false if tasks <= FEW_IN_PERIOD || tasks < MANY * wakes => End::Quiet,
+                false => {
+                    set(Policy::Batch);
+                    let end = self.until_few(&wait).await;
+                    while !set(Policy::Usual) {
+                        wait(PERIOD).await;
+                    }
+                    end
+                }
+            };
+            if end != End::Quiet {
+                wait(USUAL_FOR).await;
+            }
+            self.take();
+            // From before it was judged.
+            let _ = self.much.notified().now_or_never();
+            self.is_judged.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Why it ends to be batch.
+    async fn until_few<W: Future<Output = ()>>(&self, wait: &impl Fn(Duration) -> W) -> End {
+        let mut few = Few::default();
+        loop {
+            wait(PERIOD).await;
+            let (wakes, tasks) = self.take();
+            if let Some(end) = few.one_more(wakes, tasks, self.somebody_was_heavy()) {
+                return end;
+            }
+        }
     }
 }
 
@@ -269,6 +299,11 @@ mod system {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::pin::pin;
+
+    use tokio::task::yield_now;
+
     use super::*;
 
     /// After which of the periods it ends, in each of which so many tasks are found at 100 wakes.
@@ -331,6 +366,92 @@ mod tests {
         found.count(100_000);
         (1..WAKES).for_each(|_| found.count(3));
         assert!(!is_told_of_much(&found));
+    }
+
+    /// The first policies that the judge sets, and how many milliseconds after the one before, if
+    /// `find` says what is found in each millisecond.
+    fn sets<const N: usize>(find: impl Fn(&Found, u64)) -> [(Policy, u64); N] {
+        let (found, now) = (Found::nothing(), Cell::new(0));
+        let pass = |ms| {
+            (0..ms).for_each(|_| {
+                now.set(now.get() + 1);
+                find(&found, now.get());
+            });
+        };
+        let sets = RefCell::new(Vec::new());
+        let set = |policy| {
+            sets.borrow_mut().push((policy, now.get()));
+            true
+        };
+        let wait = |time: Duration| {
+            pass(time.as_millis());
+            yield_now()
+        };
+        let mut judge = pin!(found.judge(set, wait));
+        while sets.borrow().len() < N {
+            assert!(now.get() < 60_000, "it does not come to that");
+            pass(1);
+            assert!((&mut judge).now_or_never().is_none());
+        }
+        let mut last = 0;
+        std::array::from_fn(|at| {
+            let (policy, at) = sets.borrow()[at];
+            (policy, at - std::mem::replace(&mut last, at))
+        })
+    }
+
+    /// Finds so many tasks at a wake, and wakes often.
+    fn finds(found: &Found, tasks: u64) {
+        (0..WAKES).for_each(|_| found.count(tasks));
+    }
+
+    #[test]
+    fn it_rests_once_too_few_call() {
+        let [one, two, three] = sets(|found, now| finds(found, if now < 1_000 { 20 } else { FEW }));
+        assert!(one.0 == Policy::Batch && one.1 <= 110, "{one:?}");
+        let ends = 1_700..=2_000;
+        assert!(two.0 == Policy::Usual && ends.contains(&two.1), "{two:?}");
+        let rests = 4_000..=4_200;
+        assert!(
+            three.0 == Policy::Batch && rests.contains(&three.1),
+            "{three:?}"
+        );
+    }
+
+    #[test]
+    fn it_begins_again_at_once_with_those_who_had_all_gone() {
+        let gone = 1_000..2_000;
+        let [_, two, three] = sets(|found, now| {
+            if !gone.contains(&now) {
+                finds(found, 20);
+            }
+        });
+        let ends = 1_300..=1_500;
+        assert!(two.0 == Policy::Usual && ends.contains(&two.1), "{two:?}");
+        assert!(three.0 == Policy::Batch && three.1 <= 800, "{three:?}");
+    }
+
+    #[test]
+    fn a_burst_of_a_moment_does_not_begin_it() {
+        let [one] = sets(|found, now| {
+            if now % 1_000 == 1 || now > 10_000 {
+                finds(found, 20);
+            }
+        });
+        assert_eq!(one.0, Policy::Batch);
+        assert!(one.1 > 10_000, "{one:?}");
+    }
+
+    /// Threads of lower priority have a turn only now and then.
+    #[test]
+    fn it_does_not_begin_while_somebody_is_heavy_now_and_then() {
+        let [one] = sets(|found, now| {
+            finds(found, 20);
+            let is_heavy = now < 20_000 && now.is_multiple_of(50);
+            found.heavy.fetch_or(is_heavy, Ordering::Relaxed);
+        });
+        assert_eq!(one.0, Policy::Batch);
+        assert!((20_000..=24_200).contains(&one.1), "{one:?}");
     }
 
     #[test]
