@@ -56,8 +56,9 @@ pub use machine::{Flusher, StateMachine};
 pub use membership::{Member, Membership, MembershipChange, MembershipRefusal};
 pub use outcome::{Applied, BatchAnswer, LeaseEnd, Outcome, Refusal, RunningRevision};
 pub use reader::{
-    Changes, ChangesQuery, Event, EventKind, ExpiringKey, Gets, LeaseInfo, LogicalHash, PageLimits,
-    RangeQuery, RangeResult, ReadError, Reader, RevisionHash, SessionInfo, Survey, Want,
+    Attendant, Changes, ChangesQuery, Event, EventKind, ExpiringKey, Gets, LeaseInfo, LogicalHash,
+    PageLimits, RangeQuery, RangeResult, ReadError, Reader, RevisionHash, SessionInfo, Survey,
+    Want,
 };
 pub use retention::{Retention, RetentionSetting};
 pub use selection::{RevisionBounds, Selected, Selection, SortBy, SortOrder};

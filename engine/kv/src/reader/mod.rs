@@ -25,6 +25,7 @@ pub use hash::{LogicalHash, RevisionHash};
 pub use leases::LeaseInfo;
 pub use survey::Survey;
 
+use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,21 +44,34 @@ use super::{KeyRange, KeyValue};
 #[derive(Debug)]
 pub struct Reader<S> {
     shared: Arc<SharedState<S>>,
-    /// Ends long reads when it becomes true.
-    stop: Arc<AtomicBool>,
+    /// Looks after long reads.
+    attendant: Option<Arc<dyn Attendant>>,
 }
 
 impl<S> Clone for Reader<S> {
     fn clone(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
-            stop: Arc::clone(&self.stop),
+            attendant: self.attendant.clone(),
         }
     }
 }
 
-/// Records between two checks of `stop`: well under a millisecond.
+/// Records between two looks at a long read: well under a millisecond.
 const RECORDS_PER_LOOK: u64 = 1024;
+
+/// Looks after a long read, on the thread that reads, every now and then.
+pub trait Attendant: Debug + Send + Sync {
+    /// Whether it is to go on.
+    fn goes_on(&self) -> bool;
+}
+
+/// Ends reads once it is true.
+impl Attendant for AtomicBool {
+    fn goes_on(&self) -> bool {
+        !self.load(Ordering::Relaxed)
+    }
+}
 
 /// A read of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,20 +199,24 @@ impl<S> Reader<S> {
     pub(super) fn new(shared: Arc<SharedState<S>>) -> Self {
         Self {
             shared,
-            stop: Arc::default(),
+            attendant: None,
         }
     }
 
-    /// A reader whose long reads ([`Reader::range`], [`Reader::logical_hash`]) end with
-    /// [`ReadError::Stopped`] soon after `stop` becomes true.
+    /// A reader whose long reads ([`Reader::range`], [`Reader::logical_hash`]) are looked after so,
+    /// and end with [`ReadError::Stopped`] soon after they are not to go on.
     #[must_use]
-    pub fn stopped_by(self, stop: Arc<AtomicBool>) -> Self {
-        Self { stop, ..self }
+    pub fn attended_by(self, attendant: Arc<impl Attendant + 'static>) -> Self {
+        Self {
+            attendant: Some(attendant),
+            ..self
+        }
     }
 
     /// Whether to go on; called before each record.
     fn goes_on(&self, records: u64) -> bool {
-        !records.is_multiple_of(RECORDS_PER_LOOK) || !self.stop.load(Ordering::Relaxed)
+        let attendant = self.attendant.as_ref();
+        !records.is_multiple_of(RECORDS_PER_LOOK) || attendant.is_none_or(|it| it.goes_on())
     }
 
     /// The newest revision that can be read.

@@ -59,7 +59,9 @@ fn a_revision_that_cannot_be_read_has_no_hash() {
     assert!(hash(2).is_err_and(is_compacted));
     let is_future = |error| matches!(error, ReadError::Future { .. });
     assert!(hash(4).is_err_and(is_future));
-    let stopped = machine.reader().stopped_by(Arc::new(AtomicBool::new(true)));
+    let stopped = machine
+        .reader()
+        .attended_by(Arc::new(AtomicBool::new(true)));
     let is_stopped = |error| matches!(error, ReadError::Stopped { .. });
     assert!(stopped.revision_hash(Revision(3)).is_err_and(is_stopped));
 }

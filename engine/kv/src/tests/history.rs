@@ -261,7 +261,7 @@ fn a_stopped_long_read_ends() {
         (0..3_000).map(|number| put(&format!("{number:05}"), "v")),
     );
     let stop = Arc::new(AtomicBool::new(false));
-    let reader = machine.reader().stopped_by(Arc::clone(&stop));
+    let reader = machine.reader().attended_by(Arc::clone(&stop));
     let all = RangeQuery::new(everything());
     assert_eq!(reader.range(&all).unwrap().count, Some(3_000));
     reader.logical_hash().unwrap();

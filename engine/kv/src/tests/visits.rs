@@ -121,7 +121,7 @@ fn a_stopped_read_of_deleted_keys_ends() {
     let (_, mut machine) = filled(5_000);
     apply(&mut machine, delete_keys(everything()));
     let stop = Arc::new(AtomicBool::new(false));
-    let reader = machine.reader().stopped_by(Arc::clone(&stop));
+    let reader = machine.reader().attended_by(Arc::clone(&stop));
     let all = RangeQuery::new(everything());
     assert_eq!(reader.range(&all).expect("range").count, Some(0));
     stop.store(true, Ordering::Relaxed);

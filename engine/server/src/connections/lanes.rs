@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker, ready};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -118,6 +119,16 @@ impl Lanes {
     pub(super) fn are_behind(&self, number: usize) -> bool {
         let waits = |lane: &Arc<Lane>| lane.waiting.load(Ordering::Relaxed) >= WAITING_MAX;
         self.lanes[number].get().is_some_and(waits)
+    }
+
+    /// A processor was at work for the source, so long, on another thread.
+    pub(super) fn was_served_elsewhere(&self, worked: Duration) {
+        self.time.was_served_elsewhere(worked);
+    }
+
+    #[cfg(test)]
+    pub(super) fn are_heavy(&self) -> bool {
+        self.time.is_heavy()
     }
 
     /// Does this in the one of them with this number, or in another if that has ended. If it

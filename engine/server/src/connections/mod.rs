@@ -21,7 +21,7 @@ pub use lanes::TASKS_BETWEEN_EVENTS;
 pub(crate) use lanes::give_way;
 pub(crate) use serve::{Http, serve, serve_by, serve_http};
 pub(crate) use source::{Share, Source, Sources, WAITING_UNIT_BYTES, one_client};
-pub(crate) use turn::threads_for_heavy;
+pub(crate) use turn::{threads_for_heavy, time_of_this_thread};
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};

@@ -175,12 +175,13 @@ impl Sources {
         closed
     }
 
-    fn known(&self, address: IpAddr) -> Option<Arc<Source>> {
+    /// That of an address from where somebody has come, and has not gone.
+    pub(crate) fn known(&self, address: IpAddr) -> Option<Arc<Source>> {
         self.0.lock().get(&address).and_then(Weak::upgrade)
     }
 
     /// That of an address.
-    pub(super) fn of(&self, address: IpAddr) -> Arc<Source> {
+    pub(crate) fn of(&self, address: IpAddr) -> Arc<Source> {
         let mut by_address = self.0.lock();
         if let Some(source) = by_address.get(&address).and_then(Weak::upgrade) {
             return source;
@@ -277,6 +278,16 @@ impl Source {
     /// clients is.
     pub(super) fn spawn(&self, home: &Home, work: impl Future<Output = ()> + Send + 'static) {
         self.lanes.spawn(home.number(), work);
+    }
+
+    /// A processor was at work for it, so long, on a thread that serves no clients.
+    pub(crate) fn was_served_elsewhere(&self, worked: Duration) {
+        self.lanes.was_served_elsewhere(worked);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_heavy(&self) -> bool {
+        self.lanes.are_heavy()
     }
 
     /// The address.

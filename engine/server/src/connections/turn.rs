@@ -313,6 +313,23 @@ impl Time {
         self.demand.set_heavy(heavy);
     }
 
+    #[cfg(test)]
+    pub(super) fn is_heavy(&self) -> bool {
+        self.demand.is_heavy()
+    }
+
+    /// A processor was at work for its source, so long, on a thread that is none of these. It is
+    /// wanted like any: of two that call alike, one has long reads made besides. Else the other is
+    /// heavy, because the processors are busy.
+    pub(super) fn was_served_elsewhere(&self, worked: Duration) {
+        let spent = Spent {
+            worked,
+            lasted: worked,
+            left_nothing: !self.has_more_to_do(),
+        };
+        self.all.demands.count(&self.demand, spent);
+    }
+
     /// Begins a turn.
     pub(super) fn begin(self: &Arc<Self>, group: Group) -> Turn {
         let (queue, part) = (self.queue(group), self.part(group));
@@ -415,12 +432,17 @@ impl Worked {
 
     /// Asks the system, and says what was worked since, but in short turns.
     fn ask(&mut self) -> Duration {
-        let now = clock_gettime(ClockId::ThreadCPUTime);
-        let now = Duration::try_from(now).unwrap_or_default();
+        let now = time_of_this_thread();
         let had = now.saturating_sub(self.then + self.in_turns);
         (self.then, self.in_turns, self.between) = (now, Duration::ZERO, Duration::ZERO);
         had
     }
+}
+
+/// For how long this thread has had a processor.
+pub(crate) fn time_of_this_thread() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -525,6 +547,18 @@ mod tests {
 
     fn numbers(homes: &[Home]) -> Vec<usize> {
         homes.iter().map(Home::number).collect()
+    }
+
+    /// Two call as often; one of them has long reads made besides, which keep the processors busy.
+    #[test]
+    fn who_has_others_work_for_it_is_heavy_and_not_who_calls_as_often() {
+        let threads = Threads::default();
+        let [reads, calls] = [(); 2].map(|()| threads.one());
+        for both in [&reads, &calls] {
+            both.was_served_elsewhere(PERIOD / 20);
+        }
+        reads.was_served_elsewhere(PERIOD);
+        assert!(reads.is_heavy() && !calls.is_heavy());
     }
 
     #[test]

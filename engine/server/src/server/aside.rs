@@ -8,21 +8,24 @@
 //!
 //! A read that went on after its caller left would keep a thread that others need too, and the
 //! state open that a snapshot is to replace.
+//!
+//! What a read works counts as what its source [wants](crate::connections) of the processors.
 
+use std::fmt::{Debug, Formatter};
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use dengine_kv::{ReadError, Reader};
+use dengine_kv::{Attendant, ReadError, Reader};
 use dengine_protocol::checks::status::{read_status, request_status};
 use tokio::runtime::{Builder, Handle};
 use tokio::time::sleep;
 use tonic::Status;
 
 use super::turns::{Turns, Whose};
-use crate::connections::Share;
+use crate::connections::{Share, Source, Sources, time_of_this_thread};
 use crate::nicer::Nicer;
 use crate::node::Node;
 use crate::storage::RocksStore;
@@ -42,6 +45,51 @@ struct AsideShared {
     /// of lower priority, would be lost.
     usual: Handle,
     threads: Handle,
+    sources: Sources,
+}
+
+/// Looks after a read.
+struct Attended {
+    /// Nobody waits for it any more.
+    stop: Arc<AtomicBool>,
+    /// Whose it is.
+    source: Option<Arc<Source>>,
+    /// What its thread had worked, in nanoseconds, when the source was last told.
+    told: AtomicU64,
+}
+
+impl Attended {
+    /// The read begins on this thread.
+    fn begin(&self) {
+        let _before = self.worked();
+    }
+
+    /// Tells the source what the read has worked since, on this thread.
+    fn tell(&self) {
+        let worked = self.worked();
+        if let Some(source) = &self.source {
+            source.was_served_elsewhere(worked);
+        }
+    }
+
+    fn worked(&self) -> Duration {
+        let now = u64::try_from(time_of_this_thread().as_nanos()).unwrap_or(u64::MAX);
+        let before = self.told.swap(now, Ordering::Relaxed);
+        Duration::from_nanos(now.saturating_sub(before))
+    }
+}
+
+impl Attendant for Attended {
+    fn goes_on(&self) -> bool {
+        self.tell();
+        self.stop.goes_on()
+    }
+}
+
+impl Debug for Attended {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Attended").finish_non_exhaustive()
+    }
 }
 
 /// Ends the read when it is dropped, as it is with the task that waits.
@@ -51,7 +99,7 @@ impl Waiting {
     /// With what it waits for.
     pub(super) fn with<S>(reader: Reader<S>) -> (Self, Reader<S>) {
         let stop = Arc::new(AtomicBool::new(false));
-        (Self(Arc::clone(&stop)), reader.stopped_by(stop))
+        (Self(Arc::clone(&stop)), reader.attended_by(stop))
     }
 }
 
@@ -79,13 +127,14 @@ fn at_once() -> usize {
 }
 
 impl Aside {
-    /// On [`threads`]; turns are waited for on those of the runtime this is called in. No more than
-    /// handles are kept: what they do has this, by its turn.
-    pub(super) fn new(threads: &Nicer) -> Self {
+    /// On [`threads`], for these; turns are waited for on those of the runtime this is called in. No
+    /// more than handles are kept: what they do has this, by its turn.
+    pub(super) fn new(threads: &Nicer, sources: &Sources) -> Self {
         Self(Arc::new(AsideShared {
             turns: Turns::new(at_once(), Share::THREE_QUARTERS),
             usual: Handle::current(),
             threads: threads.handle().clone(),
+            sources: sources.clone(),
         }))
     }
 
@@ -99,13 +148,23 @@ impl Aside {
         read: impl FnOnce(&Reader<RocksStore>) -> Result<T, ReadError> + Send + 'static,
     ) -> Result<T, Status> {
         let reader = node.reader().map_err(|error| request_status(&error))?;
-        let (waiting, reader) = Waiting::with(reader);
+        let stop = Arc::<AtomicBool>::default();
+        let waiting = Waiting(Arc::clone(&stop));
+        let attended = Arc::new(Attended {
+            stop,
+            source: whose.and_then(|address| self.0.sources.known(address)),
+            told: AtomicU64::default(),
+        });
+        let reader = reader.attended_by(Arc::clone(&attended));
         let has_turn = Arc::new(AtomicBool::new(false));
         let begins = Arc::clone(&has_turn);
         let threads = (&self.0.usual, &self.0.threads);
         let reading = self.0.turns.read(threads, whose, move || {
             begins.store(true, Ordering::Relaxed);
-            read(&reader)
+            attended.begin();
+            let found = read(&reader);
+            attended.tell();
+            found
         });
         let mut reading = pin!(reading);
         let has_turn = || has_turn.load(Ordering::Relaxed);
@@ -177,7 +236,7 @@ mod tests {
     async fn with_all_turns_taken(dir: &std::path::Path) -> (Node, Nicer, Aside, Vec<Turn>) {
         let node = testing::leading(dir).await;
         let threads = threads().unwrap();
-        let aside = Aside::new(&threads);
+        let aside = Aside::new(&threads, &Sources::default());
         let mut held = Vec::new();
         for other in 0..at_once() {
             held.push(aside.0.turns.take(whose(10 + other)).await);
@@ -216,6 +275,26 @@ mod tests {
         let refused = read.await.unwrap_err();
         assert_eq!(refused.code(), Code::Unavailable);
         assert!(refused.message().contains("turn"), "{refused}");
+        node.shutdown().await.unwrap();
+    }
+
+    /// Lists of one address kept the processors busy; so another one, which called more often, was
+    /// heavy, and its calls waited behind these.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_read_for_it_makes_a_source_heavy() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = testing::leading(dir.path()).await;
+        let (threads, sources) = (threads().unwrap(), Sources::default());
+        let aside = Aside::new(&threads, &sources);
+        let [lists, calls] = [1, 2].map(|last| sources.of(whose(last).unwrap()));
+        calls.was_served_elsewhere(Duration::from_millis(1));
+        let read = aside.read(&node, whose(1), LONG, |_| {
+            let begun = time_of_this_thread();
+            while time_of_this_thread() - begun < Duration::from_millis(200) {}
+            Ok(())
+        });
+        read.await.unwrap();
+        assert!(lists.is_heavy() && !calls.is_heavy());
         node.shutdown().await.unwrap();
     }
 

@@ -10,6 +10,7 @@ use futures::FutureExt as _;
 use tokio::time::{sleep, timeout};
 
 use super::*;
+use crate::connections::Sources;
 use crate::nicer::Nicer;
 use crate::node::testing;
 use crate::server::aside;
@@ -27,7 +28,7 @@ fn serving(node: Node) -> (Arc<Serving>, Nicer) {
         Forwarder::new(&limits),
         Tracer::default(),
         Openers::default(),
-        Aside::new(&threads),
+        Aside::new(&threads, &Sources::default()),
         CancellationToken::new(),
     );
     (serving, threads)
