@@ -29,6 +29,7 @@ mod health;
 mod kv;
 mod messages;
 mod monitor;
+mod mostly;
 mod only;
 mod oversize;
 mod places;
@@ -64,7 +65,7 @@ use self::calls::Calls;
 use self::forward::Forwarder;
 use self::health::HealthReport;
 use self::kv::KvService;
-use self::oversize::OversizeLayer;
+use self::mostly::Mostly;
 use self::serving::Serving;
 use self::serving::openers::Openers;
 use self::watch::WatchService;
@@ -325,8 +326,7 @@ async fn serve_clients(
     let most = files::most(Use::Clients, connections_max(limits));
     let connections = Connections::new(most, WhenFull::Refuse, sources);
     tokio::spawn(connections.clone().watch_over(patience, stop.clone()));
-    let routes = Routes::new(kv)
-        .add_service(watch)
+    let others = Routes::new(watch)
         .add_service(doors.admin.for_clients())
         .add_service(health.service())
         .add_service(reflection()?);
@@ -335,8 +335,8 @@ async fn serve_clients(
     let services = ServiceBuilder::new()
         .map_response(marked::<Body>)
         .layer(bodies)
-        .layer(OversizeLayer::new(limits))
-        .service(routes.prepare());
+        .map_response(oversize::answering(oversize::too_large(limits)))
+        .service(Mostly::new(kv, others));
     let incoming = Incoming::new(listener, connections);
     connections::serve(incoming, HTTP, services, stop).await;
     Ok(())

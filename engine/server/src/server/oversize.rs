@@ -4,83 +4,31 @@
 //! means a revision that can't be read. Here that answer becomes the one of the port: on that of
 //! our own clients INVALID_ARGUMENT with the limits and their flags.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use tonic::Status;
-use tonic::codegen::http::{HeaderMap, Request, Response};
-use tower::{Layer, Service};
+use tonic::codegen::http::{HeaderMap, Response};
 
 use crate::config::Limits;
 
 /// What tonic 0.14 begins the message with; a test of real processes sends such a message.
 const TONIC_MESSAGE: &str = "Error, decoded message length too large";
 
-/// Wraps services so that oversized messages are answered as promised.
-#[derive(Clone, Debug)]
-pub(super) struct OversizeLayer {
-    answer: Arc<Status>,
+/// The answer on the port of our own clients, which names the limits.
+pub(super) fn too_large(limits: &Limits) -> Status {
+    Status::invalid_argument(format!(
+        "the request is larger than any this member takes: keys up to {} bytes (--max-key-bytes), \
+         values up to {} bytes (--max-value-bytes)",
+        limits.max_key_bytes, limits.max_value_bytes
+    ))
 }
 
-impl OversizeLayer {
-    /// Names the limits in the answer.
-    pub(super) fn new(limits: &Limits) -> Self {
-        let message = format!(
-            "the request is larger than any this member takes: keys up to {} bytes \
-             (--max-key-bytes), values up to {} bytes (--max-value-bytes)",
-            limits.max_key_bytes, limits.max_value_bytes
-        );
-        Self::answering(Status::invalid_argument(message))
-    }
-
-    /// Answers so.
-    pub(super) fn answering(answer: Status) -> Self {
-        Self {
-            answer: Arc::new(answer),
-        }
-    }
-}
-
-impl<S> Layer<S> for OversizeLayer {
-    type Service = Oversize<S>;
-
-    fn layer(&self, inner: S) -> Oversize<S> {
-        Oversize {
-            inner,
-            answer: Arc::clone(&self.answer),
-        }
-    }
-}
-
-/// A service behind [`OversizeLayer`].
-#[derive(Clone, Debug)]
-pub(super) struct Oversize<S> {
-    inner: S,
-    answer: Arc<Status>,
-}
-
-impl<S, B, R> Service<Request<B>> for Oversize<S>
-where
-    S: Service<Request<B>, Response = Response<R>>,
-    S::Future: Send + 'static,
-{
-    type Response = Response<R>;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<R>, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let response = self.inner.call(request);
-        let answer = Arc::clone(&self.answer);
-        Box::pin(async move {
-            let mut response = response.await?;
-            correct(response.headers_mut(), &answer);
-            Ok(response)
-        })
+/// Has oversized messages answered so.
+pub(super) fn answering<B>(answer: Status) -> impl Fn(Response<B>) -> Response<B> + Clone {
+    let answer = Arc::new(answer);
+    move |mut response| {
+        correct(response.headers_mut(), &answer);
+        response
     }
 }
 

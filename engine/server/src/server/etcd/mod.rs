@@ -55,8 +55,8 @@ use self::watch::WatchService;
 use super::bodies::BodiesLayer;
 use super::calls::Calls;
 use super::health::HealthReport;
-use super::oversize::OversizeLayer;
-use super::{CONNECTION_WINDOW_BYTES, Doors, ServeError, connections_max};
+use super::mostly::Mostly;
+use super::{CONNECTION_WINDOW_BYTES, Doors, ServeError, connections_max, oversize};
 use crate::connections::{self, Connections, Http, Incoming, Sources, WhenFull};
 use crate::files::{self, Use};
 use crate::memory;
@@ -106,8 +106,7 @@ pub(super) async fn serve(
         .max_encoding_message_size(usize::MAX);
     let admin = doors.admin;
     let cluster = ClusterServer::new(ClusterService::new(door.clone(), admin.clone()));
-    let routes = Routes::new(kv)
-        .add_service(watch)
+    let others = Routes::new(watch)
         .add_service(lease)
         .add_service(cluster)
         .add_service(MaintenanceServer::new(MaintenanceService::new(door, admin)))
@@ -123,8 +122,8 @@ pub(super) async fn serve(
     sources.holds(bodies.held());
     let services = ServiceBuilder::new()
         .layer(bodies)
-        .layer(OversizeLayer::answering(too_large()))
-        .service(routes.prepare());
+        .map_response(oversize::answering(too_large()))
+        .service(Mostly::new(kv, others));
     let incoming = Incoming::new(listener, connections);
     connections::serve(incoming, HTTP, services, stop).await;
     Ok(())
