@@ -23,12 +23,14 @@ const READ_BYTES: usize = 256 << 10;
 /// The last steps that changed keys, without a gap, that whoever follows has not read.
 #[derive(Debug, Default)]
 pub(super) struct RecentHistory {
+    /// A hint, for who need not copy anything.
     is_followed: AtomicBool,
     steps: Mutex<Steps>,
 }
 
 #[derive(Debug, Default)]
 struct Steps {
+    are_followed: bool,
     steps: VecDeque<Arc<RecentStep>>,
     bytes: usize,
 }
@@ -69,8 +71,9 @@ impl RecentHistory {
     /// Some steps, from that of revision `from` on, which may have begun before; empty if that is
     /// not kept. From now on steps are, and those before this one no longer.
     pub(super) fn read_from(&self, from: Revision) -> Vec<Arc<RecentStep>> {
-        self.is_followed.store(true, Ordering::Relaxed);
         let mut steps = self.lock();
+        steps.are_followed = true;
+        self.is_followed.store(true, Ordering::Relaxed);
         let was_read = steps.take_before(from);
         let read = steps.read_from(from);
         drop(steps);
@@ -80,9 +83,11 @@ impl RecentHistory {
 
     /// Keeps none any more.
     pub(super) fn stop_following(&self) {
+        let mut steps = self.lock();
         self.is_followed.store(false, Ordering::Relaxed);
-        let steps = std::mem::take(&mut *self.lock());
+        let all = std::mem::take(&mut *steps);
         drop(steps);
+        drop(all);
     }
 
     fn lock(&self) -> MutexGuard<'_, Steps> {
@@ -93,6 +98,10 @@ impl RecentHistory {
 impl Steps {
     /// Returns those for which there is no more room.
     fn push(&mut self, step: Arc<RecentStep>) -> Vec<Arc<RecentStep>> {
+        // Nobody follows any more since it was looked.
+        if !self.are_followed {
+            return vec![step];
+        }
         self.bytes += step.bytes();
         self.steps.push_back(step);
         let mut left = self.bytes;

@@ -19,7 +19,7 @@ use crate::etcdserverpb::response_op::Response;
 use crate::etcdserverpb::watch_create_request::FilterType;
 use crate::etcdserverpb::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp,
-    ResponseHeader, ResponseOp, TxnRequest, TxnResponse, WatchCreateRequest,
+    ResponseHeader, TxnRequest, TxnResponse, WatchCreateRequest,
 };
 use crate::mvccpb::KeyValue;
 
@@ -52,17 +52,6 @@ pub struct Entered {
     pub contender: Contender,
     /// Of the transaction.
     pub header: Option<ResponseHeader>,
-}
-
-/// What a contender's key was before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Was {
-    /// It is new.
-    Absent,
-    /// There; of who stands for the lead with the same value.
-    There,
-    /// There, with another value than who stands for the lead has now.
-    Different,
 }
 
 impl Contest {
@@ -106,28 +95,10 @@ impl Contest {
         self.prefix.len() + 1 + 2 * size_of::<i64>()
     }
 
-    /// Has a lease contend for a lock, unless it does already.
+    /// Has a lease contend, with `value` unless it does already. The value of a key that is there may
+    /// be large, and who is in the order of all writes to read it has all others wait.
     #[must_use]
-    pub fn enter(&self, lease: i64) -> TxnRequest {
-        let found = Request::RequestRange(without_value(self.key(lease)));
-        self.make(lease, Bytes::new(), found)
-    }
-
-    /// Has a lease contend for the lead, with `value` unless it does already.
-    #[must_use]
-    pub fn stand(&self, lease: i64, value: Bytes) -> TxnRequest {
-        let key = self.key(lease);
-        let found = operation(Request::RequestRange(without_value(key.clone())));
-        // It may be large, and is only compared.
-        let found = Request::RequestTxn(TxnRequest {
-            compare: vec![has_value(&key, value.clone())],
-            success: vec![found.clone()],
-            failure: vec![found],
-        });
-        self.make(lease, value, found)
-    }
-
-    fn make(&self, lease: i64, value: Bytes, otherwise: Request) -> TxnRequest {
+    pub fn enter(&self, lease: i64, value: Bytes) -> TxnRequest {
         let key = self.key(lease);
         let put = PutRequest {
             key: key.clone(),
@@ -138,7 +109,10 @@ impl Contest {
         TxnRequest {
             compare: vec![made_in(&key, 0)],
             success: vec![operation(Request::RequestPut(put))],
-            failure: vec![operation(otherwise)],
+            failure: vec![operation(Request::RequestRange(RangeRequest {
+                keys_only: true,
+                ..of(key)
+            }))],
         }
     }
 
@@ -155,27 +129,18 @@ impl Contest {
         }
     }
 
-    /// What came of [`Self::enter`] or [`Self::stand`].
+    /// What came of [`Self::enter`], and whether the key was made.
     ///
     /// # Errors
     /// It answers another question.
-    pub fn entered(&self, lease: i64, answer: TxnResponse) -> Result<(Entered, Was), EtcdError> {
+    pub fn entered(&self, lease: i64, answer: TxnResponse) -> Result<(Entered, bool), EtcdError> {
         let made = answer.header.as_ref().map_or(0, |it| it.revision);
-        let found = |own: RangeResponse, was| {
-            let found = only(own).map(|own| (own.create_revision, was));
-            found.ok_or(EtcdError::OfAnotherKind)
-        };
-        let (succeeded, own) = first_of(answer.responses, answer.succeeded);
-        let (create_revision, was) = match own {
-            Some(Response::ResponsePut(_)) if succeeded => (made, Was::Absent),
-            Some(Response::ResponseRange(own)) => found(own, Was::There)?,
-            Some(Response::ResponseTxn(compared)) => {
-                let (same, own) = first_of(compared.responses, compared.succeeded);
-                let was = if same { Was::There } else { Was::Different };
-                match own {
-                    Some(Response::ResponseRange(own)) => found(own, was)?,
-                    _ => return Err(EtcdError::OfAnotherKind),
-                }
+        let own = answer.responses.into_iter().next();
+        let (create_revision, is_new) = match own.and_then(|it| it.response) {
+            Some(Response::ResponsePut(_)) if answer.succeeded => (made, true),
+            Some(Response::ResponseRange(own)) => {
+                let own = only(own).ok_or(EtcdError::OfAnotherKind)?;
+                (own.create_revision, false)
             }
             _ => return Err(EtcdError::OfAnotherKind),
         };
@@ -185,7 +150,7 @@ impl Contest {
             lease,
         };
         let header = answer.header;
-        Ok((Entered { contender, header }, was))
+        Ok((Entered { contender, header }, is_new))
     }
 
     /// Asks who holds the lock, or leads: at most one key.
@@ -221,8 +186,15 @@ impl Contender {
     pub fn own(&self) -> RangeRequest {
         RangeRequest {
             serializable: true,
-            ..without_value(self.key.clone())
+            keys_only: true,
+            ..of(self.key.clone())
         }
+    }
+
+    /// Asks for its key, and what it proclaims.
+    #[must_use]
+    pub fn proclaimed(&self) -> RangeRequest {
+        of(self.key.clone())
     }
 
     /// Whether what was found is its key, and none that was made since.
@@ -281,11 +253,9 @@ pub fn only(found: RangeResponse) -> Option<KeyValue> {
     found.kvs.into_iter().next()
 }
 
-/// A value may be large, and would be copied for each who asks.
-fn without_value(key: Bytes) -> RangeRequest {
+fn of(key: Bytes) -> RangeRequest {
     RangeRequest {
         key,
-        keys_only: true,
         ..RangeRequest::default()
     }
 }
@@ -299,23 +269,6 @@ fn made_in(key: &Bytes, create_revision: i64) -> Compare {
         target_union: Some(TargetUnion::CreateRevision(create_revision)),
         ..Compare::default()
     }
-}
-
-/// Holds if the key is there with that value.
-fn has_value(key: &Bytes, value: Bytes) -> Compare {
-    Compare {
-        result: CompareResult::Equal.into(),
-        target: CompareTarget::Value.into(),
-        key: key.clone(),
-        target_union: Some(TargetUnion::Value(value)),
-        ..Compare::default()
-    }
-}
-
-/// Which branch of a transaction was taken, and the answer of its first operation.
-fn first_of(responses: Vec<ResponseOp>, succeeded: bool) -> (bool, Option<Response>) {
-    let first = responses.into_iter().next();
-    (succeeded, first.and_then(|it| it.response))
 }
 
 fn operation(request: Request) -> RequestOp {

@@ -13,7 +13,6 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker, ready};
-use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -22,6 +21,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use tokio::runtime::Handle;
 use tokio::task::coop::unconstrained;
 
+use super::heavy::WorkElsewhere;
 use super::turn::{Group, Threads, Time, Turn};
 use crate::node::SendsTogether;
 use crate::preemption::{found_a_task, somebody_is_heavy};
@@ -121,14 +121,9 @@ impl Lanes {
         self.lanes[number].get().is_some_and(waits)
     }
 
-    /// A processor was at work for the source, so long, on another thread.
-    pub(super) fn was_served_elsewhere(&self, worked: Duration) {
-        self.time.was_served_elsewhere(worked);
-    }
-
-    #[cfg(test)]
-    pub(super) fn are_heavy(&self) -> bool {
-        self.time.is_heavy()
+    /// What other threads have done for the source.
+    pub(super) fn work_elsewhere(&self) -> &Arc<WorkElsewhere> {
+        self.time.work_elsewhere()
     }
 
     /// Does this in the one of them with this number, or in another if that has ended. If it

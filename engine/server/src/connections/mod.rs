@@ -16,6 +16,7 @@ mod serve;
 mod source;
 mod turn;
 
+pub(crate) use heavy::WorkElsewhere;
 pub(crate) use incoming::{Guarded, Incoming, OnConnection};
 pub use lanes::TASKS_BETWEEN_EVENTS;
 pub(crate) use lanes::give_way;

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use super::heavy::WorkElsewhere;
 use super::lanes::Lanes;
 use super::turn::{Home, Homes, Threads};
 use super::{Connections, Inner, lock};
@@ -175,13 +176,12 @@ impl Sources {
         closed
     }
 
-    /// That of an address from where somebody has come, and has not gone.
-    pub(crate) fn known(&self, address: IpAddr) -> Option<Arc<Source>> {
+    fn known(&self, address: IpAddr) -> Option<Arc<Source>> {
         self.0.lock().get(&address).and_then(Weak::upgrade)
     }
 
     /// That of an address.
-    pub(crate) fn of(&self, address: IpAddr) -> Arc<Source> {
+    pub(super) fn of(&self, address: IpAddr) -> Arc<Source> {
         let mut by_address = self.0.lock();
         if let Some(source) = by_address.get(&address).and_then(Weak::upgrade) {
             return source;
@@ -280,14 +280,9 @@ impl Source {
         self.lanes.spawn(home.number(), work);
     }
 
-    /// A processor was at work for it, so long, on a thread that serves no clients.
-    pub(crate) fn was_served_elsewhere(&self, worked: Duration) {
-        self.lanes.was_served_elsewhere(worked);
-    }
-
-    #[cfg(test)]
-    pub(crate) fn is_heavy(&self) -> bool {
-        self.lanes.are_heavy()
+    /// What threads have done for it that serve no clients.
+    pub(crate) fn work_elsewhere(&self) -> &Arc<WorkElsewhere> {
+        self.lanes.work_elsewhere()
     }
 
     /// The address.

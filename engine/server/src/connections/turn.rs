@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Handle};
 
-use super::heavy::{Demand, Demands, Spent};
+use super::heavy::{Demand, Demands, Spent, WorkElsewhere};
 use super::lanes::TASKS_BETWEEN_EVENTS;
 use crate::nicer::Nicer;
 
@@ -313,21 +313,9 @@ impl Time {
         self.demand.set_heavy(heavy);
     }
 
-    #[cfg(test)]
-    pub(super) fn is_heavy(&self) -> bool {
-        self.demand.is_heavy()
-    }
-
-    /// A processor was at work for its source, so long, on a thread that is none of these. It is
-    /// wanted like any: of two that call alike, one has long reads made besides. Else the other is
-    /// heavy, because the processors are busy.
-    pub(super) fn was_served_elsewhere(&self, worked: Duration) {
-        let spent = Spent {
-            worked,
-            lasted: worked,
-            left_nothing: !self.has_more_to_do(),
-        };
-        self.all.demands.count(&self.demand, spent);
+    /// What other threads have done for its source.
+    pub(super) fn work_elsewhere(&self) -> &Arc<WorkElsewhere> {
+        self.demand.work_elsewhere()
     }
 
     /// Begins a turn.
@@ -547,18 +535,6 @@ mod tests {
 
     fn numbers(homes: &[Home]) -> Vec<usize> {
         homes.iter().map(Home::number).collect()
-    }
-
-    /// Two call as often; one of them has long reads made besides, which keep the processors busy.
-    #[test]
-    fn who_has_others_work_for_it_is_heavy_and_not_who_calls_as_often() {
-        let threads = Threads::default();
-        let [reads, calls] = [(); 2].map(|()| threads.one());
-        for both in [&reads, &calls] {
-            both.was_served_elsewhere(PERIOD / 20);
-        }
-        reads.was_served_elsewhere(PERIOD);
-        assert!(reads.is_heavy() && !calls.is_heavy());
     }
 
     #[test]

@@ -11,12 +11,11 @@
 //!
 //! What a read works counts as what its source [wants](crate::connections) of the processors.
 
-use std::fmt::{Debug, Formatter};
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use dengine_kv::{Attendant, ReadError, Reader};
 use dengine_protocol::checks::status::{read_status, request_status};
@@ -24,8 +23,8 @@ use tokio::runtime::{Builder, Handle};
 use tokio::time::sleep;
 use tonic::Status;
 
-use super::turns::{Turns, Whose};
-use crate::connections::{Share, Source, Sources, time_of_this_thread};
+use super::turns::Turns;
+use crate::connections::{Share, Source, WorkElsewhere, time_of_this_thread};
 use crate::nicer::Nicer;
 use crate::node::Node;
 use crate::storage::RocksStore;
@@ -45,37 +44,47 @@ struct AsideShared {
     /// of lower priority, would be lost.
     usual: Handle,
     threads: Handle,
-    sources: Sources,
 }
 
 /// Looks after a read.
+#[derive(Debug)]
 struct Attended {
     /// Nobody waits for it any more.
     stop: Arc<AtomicBool>,
-    /// Whose it is.
-    source: Option<Arc<Source>>,
-    /// What its thread had worked, in nanoseconds, when the source was last told.
-    told: AtomicU64,
+    /// What is done for its source.
+    elsewhere: Option<Arc<WorkElsewhere>>,
+    /// When that was last told, by the clock and by the processor's time of its thread.
+    told: Mutex<(Instant, Duration)>,
 }
 
 impl Attended {
-    /// The read begins on this thread.
-    fn begin(&self) {
-        let _before = self.worked();
-    }
-
-    /// Tells the source what the read has worked since, on this thread.
-    fn tell(&self) {
-        let worked = self.worked();
-        if let Some(source) = &self.source {
-            source.was_served_elsewhere(worked);
+    fn new(stop: &Arc<AtomicBool>, source: Option<&Source>) -> Self {
+        Self {
+            stop: Arc::clone(stop),
+            elsewhere: source.map(|it| Arc::clone(it.work_elsewhere())),
+            told: Mutex::new((Instant::now(), Duration::ZERO)),
         }
     }
 
-    fn worked(&self) -> Duration {
-        let now = u64::try_from(time_of_this_thread().as_nanos()).unwrap_or(u64::MAX);
-        let before = self.told.swap(now, Ordering::Relaxed);
-        Duration::from_nanos(now.saturating_sub(before))
+    /// The read begins on this thread.
+    fn begin(&self) {
+        let _before = self.since_told();
+    }
+
+    /// Tells what the read has taken since, on this thread.
+    fn tell(&self) {
+        let (lasted, worked) = self.since_told();
+        if let Some(elsewhere) = &self.elsewhere {
+            elsewhere.add(worked, lasted);
+        }
+    }
+
+    fn since_told(&self) -> (Duration, Duration) {
+        let now = (Instant::now(), time_of_this_thread());
+        // Of one thread at a time.
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let then = std::mem::replace(&mut *told, now);
+        (now.0 - then.0, now.1.saturating_sub(then.1))
     }
 }
 
@@ -83,12 +92,6 @@ impl Attendant for Attended {
     fn goes_on(&self) -> bool {
         self.tell();
         self.stop.goes_on()
-    }
-}
-
-impl Debug for Attended {
-    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Attended").finish_non_exhaustive()
     }
 }
 
@@ -127,38 +130,34 @@ fn at_once() -> usize {
 }
 
 impl Aside {
-    /// On [`threads`], for these; turns are waited for on those of the runtime this is called in. No
-    /// more than handles are kept: what they do has this, by its turn.
-    pub(super) fn new(threads: &Nicer, sources: &Sources) -> Self {
+    /// On [`threads`]; turns are waited for on those of the runtime this is called in. No more than
+    /// handles are kept: what they do has this, by its turn.
+    pub(super) fn new(threads: &Nicer) -> Self {
         Self(Arc::new(AsideShared {
             turns: Turns::new(at_once(), Share::THREE_QUARTERS),
             usual: Handle::current(),
             threads: threads.handle().clone(),
-            sources: sources.clone(),
         }))
     }
 
     /// Reads this member's state for at most `patience`, the wait for a turn included, and until a
-    /// snapshot is to replace it.
+    /// snapshot is to replace it. Without a source it is this member's own read, or an operator's.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         node: &Node,
-        whose: Whose,
+        source: Option<&Source>,
         patience: Duration,
         read: impl FnOnce(&Reader<RocksStore>) -> Result<T, ReadError> + Send + 'static,
     ) -> Result<T, Status> {
         let reader = node.reader().map_err(|error| request_status(&error))?;
         let stop = Arc::<AtomicBool>::default();
         let waiting = Waiting(Arc::clone(&stop));
-        let attended = Arc::new(Attended {
-            stop,
-            source: whose.and_then(|address| self.0.sources.known(address)),
-            told: AtomicU64::default(),
-        });
+        let attended = Arc::new(Attended::new(&stop, source));
         let reader = reader.attended_by(Arc::clone(&attended));
         let has_turn = Arc::new(AtomicBool::new(false));
         let begins = Arc::clone(&has_turn);
         let threads = (&self.0.usual, &self.0.threads);
+        let whose = source.map(Source::address);
         let reading = self.0.turns.read(threads, whose, move || {
             begins.store(true, Ordering::Relaxed);
             attended.begin();
@@ -228,7 +227,7 @@ mod tests {
 
     use super::*;
     use crate::node::testing;
-    use crate::server::turns::Turn;
+    use crate::server::turns::{Turn, Whose};
 
     const LONG: Duration = Duration::from_secs(30);
 
@@ -236,7 +235,7 @@ mod tests {
     async fn with_all_turns_taken(dir: &std::path::Path) -> (Node, Nicer, Aside, Vec<Turn>) {
         let node = testing::leading(dir).await;
         let threads = threads().unwrap();
-        let aside = Aside::new(&threads, &Sources::default());
+        let aside = Aside::new(&threads);
         let mut held = Vec::new();
         for other in 0..at_once() {
             held.push(aside.0.turns.take(whose(10 + other)).await);
@@ -253,7 +252,11 @@ mod tests {
     async fn who_is_not_polled_keeps_no_turn_to_read() {
         let dir = tempfile::tempdir().unwrap();
         let (node, _threads, aside, mut held) = with_all_turns_taken(dir.path()).await;
-        let read = |last| aside.read(&node, whose(last), LONG, move |_| Ok(last));
+        let sources = [1, 2].map(|last| Source::new(whose(last).unwrap()));
+        let read = |last: usize| {
+            let source = Some(&sources[last - 1]);
+            aside.read(&node, source, LONG, move |_| Ok(last))
+        };
         let mut heavy = pin!(read(1));
         assert!((&mut heavy).now_or_never().is_none());
         // Until it is in the line.
@@ -278,23 +281,33 @@ mod tests {
         node.shutdown().await.unwrap();
     }
 
-    /// Lists of one address kept the processors busy; so another one, which called more often, was
-    /// heavy, and its calls waited behind these.
+    /// While it lasts, and no more than it: the thread may have read for another before.
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_is_read_for_it_makes_a_source_heavy() {
+    async fn what_a_read_works_counts_for_whose_it_is() {
+        const LONG_WORK: Duration = Duration::from_millis(200);
         let dir = tempfile::tempdir().unwrap();
         let node = testing::leading(dir.path()).await;
-        let (threads, sources) = (threads().unwrap(), Sources::default());
-        let aside = Aside::new(&threads, &sources);
-        let [lists, calls] = [1, 2].map(|last| sources.of(whose(last).unwrap()));
-        calls.was_served_elsewhere(Duration::from_millis(1));
-        let read = aside.read(&node, whose(1), LONG, |_| {
+        let mut builder = Builder::new_current_thread();
+        let threads = Nicer::start(builder.max_blocking_threads(1)).unwrap();
+        let aside = Aside::new(&threads);
+        let [one, other] = [1, 2].map(|last| Source::new(whose(last).unwrap()));
+        let works = Arc::clone(one.work_elsewhere());
+        let read = aside.read(&node, Some(&one), LONG, move |reader| {
             let begun = time_of_this_thread();
-            while time_of_this_thread() - begun < Duration::from_millis(200) {}
-            Ok(())
+            while time_of_this_thread() - begun < LONG_WORK {}
+            // It looks before the first record.
+            reader.logical_hash()?;
+            Ok(works.take())
         });
-        read.await.unwrap();
-        assert!(lists.is_heavy() && !calls.is_heavy());
+        let (worked, lasted) = read.await.unwrap();
+        assert!(worked >= LONG_WORK && lasted >= worked, "{worked:?}");
+        aside
+            .read(&node, Some(&other), LONG, |_| Ok(()))
+            .await
+            .unwrap();
+        for little in [one, other].map(|it| it.work_elsewhere().take().0) {
+            assert!(little < LONG_WORK / 2, "{little:?}");
+        }
         node.shutdown().await.unwrap();
     }
 

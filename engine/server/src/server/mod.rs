@@ -243,7 +243,7 @@ async fn serve_all(
     let deposed = forwarder.clone().give_up_deposed(leader);
     let tracer = tracer(&node, config);
     let with = (forwarder, tracer.clone());
-    let aside = Aside::new(&threads.aside, &sources);
+    let aside = Aside::new(&threads.aside);
     let doors = Doors::new(node, config, with, (aside, &threads.history), &stop);
     sources.holds(doors.serving.held());
     sources.holds(doors.watch.held());

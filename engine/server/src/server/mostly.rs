@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use futures::future::Either;
 use tonic::body::Body;
-use tonic::codegen::http::{Request, Response};
+use tonic::codegen::http::{Method, Request, Response};
 use tonic::server::NamedService;
 use tonic::service::Routes;
 use tower::Service;
@@ -41,7 +41,9 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        match is_of(S::NAME, request.uri().path()) {
+        // As all calls of gRPC are.
+        let posts = request.method() == Method::POST;
+        match posts && is_of(S::NAME, request.uri().path()) {
             true => Either::Left(self.service.call(request)),
             false => Either::Right(self.others.call(request)),
         }

@@ -69,6 +69,7 @@ pub(super) struct Demands {
 pub(super) struct Demand {
     number: u64,
     heavy: Arc<AtomicBool>,
+    elsewhere: Arc<WorkElsewhere>,
     uncounted: Mutex<Spent>,
 }
 
@@ -81,6 +82,17 @@ pub(super) struct Spent {
     pub(super) lasted: Duration,
     /// After one of them the source had nothing left to do.
     pub(super) left_nothing: bool,
+}
+
+/// What threads that serve no clients have done for a source, and is not counted yet. It is wanted
+/// like any: of two that call alike, one has long reads made besides. They are nicer threads: for
+/// those that serve the source nothing is locked here.
+#[derive(Debug, Default)]
+pub(crate) struct WorkElsewhere {
+    /// Time of a processor, in nanoseconds.
+    worked: AtomicU64,
+    /// In which the thread waited for a processor too.
+    lasted: AtomicU64,
 }
 
 /// In which time is counted to find out who is heavy.
@@ -99,6 +111,7 @@ struct Ledger {
 /// What one source had.
 struct Account {
     heavy: Arc<AtomicBool>,
+    elsewhere: Arc<WorkElsewhere>,
     worked: Average,
     lasted: Average,
     /// The most that it had since it is heavy, and in which period that was. It is not believed to
@@ -139,6 +152,7 @@ impl Demands {
         Demand {
             number: self.sources.fetch_add(1, Ordering::Relaxed),
             heavy: Arc::default(),
+            elsewhere: Arc::default(),
             uncounted: Mutex::default(),
         }
     }
@@ -162,9 +176,28 @@ impl Demand {
         self.heavy.load(Ordering::Relaxed)
     }
 
+    pub(super) fn work_elsewhere(&self) -> &Arc<WorkElsewhere> {
+        &self.elsewhere
+    }
+
     #[cfg(test)]
     pub(super) fn set_heavy(&self, heavy: bool) {
         self.heavy.store(heavy, Ordering::Relaxed);
+    }
+}
+
+impl WorkElsewhere {
+    /// A thread has worked so long for the source, and its work has lasted so long.
+    pub(crate) fn add(&self, worked: Duration, lasted: Duration) {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.worked.fetch_add(nanos(worked), Ordering::Relaxed);
+        self.lasted.fetch_add(nanos(lasted), Ordering::Relaxed);
+    }
+
+    /// What was added since it was taken: worked, and lasted.
+    pub(crate) fn take(&self) -> (Duration, Duration) {
+        let take = |nanos: &AtomicU64| Duration::from_nanos(nanos.swap(0, Ordering::Relaxed));
+        (take(&self.worked), take(&self.lasted))
     }
 }
 
@@ -237,6 +270,9 @@ impl Ledger {
 
     /// Ends the present period, and as many as this in all: in the others nobody had a turn.
     fn end(&mut self, periods: u32) {
+        for account in self.accounts.values_mut() {
+            account.count_elsewhere(self.period);
+        }
         self.period += u64::from(periods);
         let all_that_left = self.accounts.len() <= ACCOUNTS_MAX;
         let period = self.period;
@@ -291,6 +327,7 @@ impl Account {
     fn of(source: &Demand, period: u64) -> Self {
         Self {
             heavy: Arc::clone(&source.heavy),
+            elsewhere: Arc::clone(&source.elsewhere),
             worked: Average::default(),
             lasted: Average::default(),
             most: Duration::ZERO,
@@ -307,6 +344,16 @@ impl Account {
 
     fn set_heavy(&self, heavy: bool) {
         self.heavy.store(heavy, Ordering::Relaxed);
+    }
+
+    /// Counts in this period what was done elsewhere.
+    fn count_elsewhere(&mut self, period: u64) {
+        let (worked, lasted) = self.elsewhere.take();
+        if worked > Duration::ZERO {
+            self.asked = period;
+            self.worked.present += worked;
+            self.lasted.present += lasted.max(worked);
+        }
     }
 
     fn become_heavy(&mut self, period: u64) {

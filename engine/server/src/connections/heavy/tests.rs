@@ -74,6 +74,25 @@ fn who_has_clearly_more_than_others_is_heavy_for_as_long() {
     assert_eq!(lull, [true, false], "of one period alone nothing follows");
 }
 
+/// One has lists made that keep the processors busy, and another calls more often: that one was
+/// heavy, and its calls waited behind the lists.
+#[test]
+fn who_has_much_done_elsewhere_is_heavy_and_not_who_calls_more() {
+    let mut model = Model::of(2, 2);
+    let mut periods = |worked, lasted| {
+        let all = (0..8).map(|_| {
+            let [worked, lasted] = [worked, lasted].map(Duration::from_millis);
+            model.sources[0].elsewhere.add(worked, lasted);
+            model.period([(5, 20), (14, 60)])
+        });
+        all.last().unwrap()
+    };
+    assert_eq!(periods(0, 0), [false, true], "the processors are busy");
+    assert_eq!(periods(80, 400), [true, false]);
+    // Others keep the processors busy as well, and nicer threads get little of them.
+    assert_eq!(periods(15, 400), [true, false]);
+}
+
 /// It was let go whenever the threads of whoever is heavy got too little of a processor, and had as
 /// much as all others again.
 #[test]

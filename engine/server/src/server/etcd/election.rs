@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use dengine_etcd::contest::{
-    Contender, Contest, ContestError, Was, by_way_of_a_client, only, watch_key,
+    Contender, Contest, ContestError, by_way_of_a_client, only, watch_key,
 };
 use dengine_etcd::etcdserverpb::{RangeRequest, ResponseHeader};
 use dengine_etcd::messages::key_value;
@@ -45,22 +45,40 @@ impl Contests {
         &self,
         election: &Contest,
         (lease, value): (i64, Bytes),
-        (caller, room): (&Caller, Place),
+        (call, room): (&Call, Place),
     ) -> Result<Claim, Status> {
-        let entrant = (lease, Some(value.clone()));
-        let claim = self.enter("EtcdCampaign", election, entrant, (caller, room));
-        let (claim, was) = claim.await?;
-        if was != Was::Different {
+        let entrant = (lease, value.clone());
+        let claim = self.enter("EtcdCampaign", election, entrant, (&call.caller, room));
+        let (claim, is_new) = claim.await?;
+        if is_new {
             return Ok(claim);
         }
         let contender = &claim.entered.contender;
-        let proclaimed = self.proclaim(contender, value, caller).await;
+        let proclaimed = self.proclaim_what_is_new(contender, value, call).await;
         if let Err(error) = proclaimed {
             // So does etcd: what it stands for is not what it wants to.
             claim.resign().await;
             return Err(error);
         }
         Ok(claim)
+    }
+
+    /// Changes what a contender proclaims, unless it does so already.
+    async fn proclaim_what_is_new(
+        &self,
+        contender: &Contender,
+        value: Bytes,
+        call: &Call,
+    ) -> Result<(), Status> {
+        let (found, _held) = self.find_held(contender.proclaimed(), call).await?;
+        let is_the_same = |held: KeyValue| contender.is(&held) && held.value == value;
+        match only(found).is_some_and(is_the_same) {
+            true => Ok(()),
+            false => self
+                .proclaim(contender, value, &call.caller)
+                .await
+                .map(drop),
+        }
     }
 
     /// Changes what a contender proclaims; returns of when.
@@ -197,7 +215,7 @@ impl Election for ElectionService {
         name = Bytes::copy_from_slice(&name);
         let room = contests.room(&election, &call)?;
         let lease = contests.lease(lease, &call.caller).await?;
-        let claim = contests.stand(&election, (lease, value), (&call.caller, room));
+        let claim = contests.stand(&election, (lease, value), (&call, room));
         let mut claim = claim.await?;
         let lost = ContestError::NotLeader;
         contests.wait(&election, &mut claim, &call, lost).await?;

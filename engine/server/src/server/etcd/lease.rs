@@ -106,12 +106,11 @@ impl Serving {
         source: &Source,
         read: impl FnOnce(&Reader<RocksStore>, Held) -> Read<T> + Send + 'static,
     ) -> Result<(T, Held), Status> {
-        let whose = source.address();
-        let held = self.answers.none(whose);
+        let held = self.answers.none(source.address());
         let patience = self.limits.request_timeout();
         let read = move |reader: &Reader<RocksStore>| read(reader, held);
         self.aside
-            .read(&self.node, Some(whose), patience, read)
+            .read(&self.node, Some(source), patience, read)
             .await?
     }
 }

@@ -1,5 +1,6 @@
 //! etcd's `Lock` service.
 
+use bytes::Bytes;
 use dengine_etcd::contest::{ContestError, by_way_of_a_client};
 use dengine_etcd::etcdserverpb::DeleteRangeRequest;
 use dengine_etcd::v3lockpb::lock_server::Lock;
@@ -36,8 +37,8 @@ impl Lock for LockService {
         drop(name);
         let room = contests.room(&contest, &call)?;
         let lease = contests.lease(lease, &call.caller).await?;
-        let who = (&call.caller, room);
-        let claim = contests.enter("EtcdLock", &contest, (lease, None), who);
+        let entrant = (lease, Bytes::new());
+        let claim = contests.enter("EtcdLock", &contest, entrant, (&call.caller, room));
         let (mut claim, _) = claim.await?;
         let lost = ContestError::SessionExpired;
         let waited = contests.wait(&contest, &mut claim, &call, lost).await?;

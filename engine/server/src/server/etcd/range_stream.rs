@@ -93,12 +93,12 @@ impl Telling {
     async fn piece(&mut self, range: RangeStream) -> Result<RangeStreamResponse, Status> {
         let turn = self.outgoing.turn().await;
         let serving = self.door.serving();
-        let whose = self.outgoing.connection.source().address();
-        let held = serving.answers.none(whose);
+        let source = self.outgoing.connection.source();
+        let held = serving.answers.none(source.address());
         let asked = range.clone();
         let read = move |reader: &Reader<RocksStore>| page(reader, &asked, held).or_else(refused);
         let patience = self.door.patience(self.gone_at);
-        let page = serving.read_keys(range.keys(), whose, patience, read);
+        let page = serving.read_keys(range.keys(), source, patience, read);
         let Page {
             result,
             left_out,

@@ -60,7 +60,7 @@ impl Door {
         let begun = Instant::now();
         self.freshen(range.serializable, patience).await?;
         let left = patience.saturating_sub(begun.elapsed());
-        self.serving().find(range, source.address(), left).await
+        self.serving().find(range, source, left).await
     }
 
     /// Has this member be as fresh as a quorum, unless what it has applied will do.
@@ -90,12 +90,12 @@ impl Serving {
     async fn find(
         &self,
         range: &Arc<Range>,
-        whose: IpAddr,
+        source: &Source,
         patience: Duration,
     ) -> Result<Whole, Status> {
-        let (own, budget) = (Arc::clone(range), self.answers.clone());
+        let (own, budget, whose) = (Arc::clone(range), self.answers.clone(), source.address());
         let read = move |reader: &Reader<RocksStore>| whole(reader, &own, (&budget, whose));
-        self.read_keys(&range.query.keys, whose, patience, read)
+        self.read_keys(&range.query.keys, source, patience, read)
             .await
     }
 
@@ -103,14 +103,14 @@ impl Serving {
     pub(super) async fn read_keys<T: Send + 'static>(
         &self,
         keys: &KeyRange,
-        whose: IpAddr,
+        source: &Source,
         patience: Duration,
         read: impl FnOnce(&Reader<RocksStore>) -> Read<T> + Send + 'static,
     ) -> Result<T, Status> {
         if matches!(keys, KeyRange::One(_)) {
             return read(&self.reader()?).map_err(|error| read_status(&error))?;
         }
-        let read = self.aside.read(&self.node, Some(whose), patience, read);
+        let read = self.aside.read(&self.node, Some(source), patience, read);
         read.await.map_err(|status| too_slow(&status))?
     }
 }

@@ -59,7 +59,7 @@ impl Read for RangeRequest {
         let query = reads::range_query(self, &serving.request_limits)?;
         serving.freshen_for(consistency, at_least, source).await?;
         let patience = serving.limits.request_timeout();
-        let read = serving.read(query, source.address(), patience).await;
+        let read = serving.read(query, source, patience).await;
         let (result, held) = read?;
         let answer = reads::range_response(serving.headers.now(), result);
         Ok((answer, Some(held)))

@@ -1,6 +1,5 @@
 //! Reads of ranges, and how fresh a read is.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use dengine_kv::{KeyRange, KeyValue, RangeQuery, RangeResult, Reader};
@@ -26,10 +25,10 @@ impl Serving {
     pub(in crate::server) async fn read(
         &self,
         query: RangeQuery,
-        whose: IpAddr,
+        source: &Source,
         patience: Duration,
     ) -> Result<(RangeResult, Held), Status> {
-        let none = self.answers.none(whose);
+        let none = self.answers.none(source.address());
         match query.keys {
             KeyRange::One(_) => {
                 let result = self.reader()?.range(&query);
@@ -40,8 +39,8 @@ impl Serving {
                     // Counted where it is read: what is read may wait to be fetched from here.
                     Ok(with_memory(none, reader.range(&query)?))
                 };
-                let whose = Some(whose);
-                self.aside.read(&self.node, whose, patience, read).await?
+                let source = Some(source);
+                self.aside.read(&self.node, source, patience, read).await?
             }
         }
     }

@@ -10,7 +10,6 @@ use futures::FutureExt as _;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::connections::Sources;
 use crate::nicer::Nicer;
 use crate::node::testing;
 use crate::server::aside;
@@ -28,7 +27,7 @@ fn serving(node: Node) -> (Arc<Serving>, Nicer) {
         Forwarder::new(&limits),
         Tracer::default(),
         Openers::default(),
-        Aside::new(&threads, &Sources::default()),
+        Aside::new(&threads),
         CancellationToken::new(),
     );
     (serving, threads)

@@ -294,7 +294,7 @@ impl Serving {
         };
         let read = self
             .aside
-            .read(&self.node, Some(whose), patience, read)
+            .read(&self.node, Some(&caller.source), patience, read)
             .await;
         let read = read.map_err(|status| {
             unread(
@@ -317,7 +317,7 @@ impl Serving {
     /// large. Judged by what this member sees now, which is all that can be known before the delete
     /// has its place in the log.
     async fn check_returned(&self, command: &Command, caller: &Caller) -> Result<(), Status> {
-        let (whose, patience) = (caller.source.address(), self.patience_of(caller));
+        let patience = self.patience_of(caller);
         let begun = Instant::now();
         for keys in command.returned() {
             let query = RangeQuery {
@@ -325,7 +325,7 @@ impl Serving {
                 ..RangeQuery::new(keys.clone())
             };
             let left = patience.saturating_sub(begun.elapsed());
-            let found = self.read(query, whose, left).await;
+            let found = self.read(query, &caller.source, left).await;
             let (found, _held) = found.map_err(|status| {
                 unread(
                     &status,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use dengine_etcd::contest::{
-    Contender, Contest, ContestError, Entered, LEASE_TTL, Was, by_way_of_a_client, only, watch_key,
+    Contender, Contest, ContestError, Entered, LEASE_TTL, by_way_of_a_client, only, watch_key,
 };
 use dengine_etcd::etcdserverpb::{
     LeaseGrantRequest, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
@@ -148,8 +148,8 @@ impl Contests {
             .map_err(|it| by_way_of_a_client(&it))
     }
 
-    /// Enters a contest, for the lead with this value and else for a lock, by a key that no earlier
-    /// call with its lease is about to have deleted.
+    /// Enters a contest, by a key that no earlier call with its lease is about to have deleted.
+    /// Returns whether it was made.
     ///
     /// A caller that leaves meanwhile must not leave a key behind, so that it is entered to the end
     /// even then.
@@ -157,9 +157,9 @@ impl Contests {
         &self,
         method: &'static str,
         contest: &Contest,
-        (lease, value): (i64, Option<Bytes>),
+        (lease, value): (i64, Bytes),
         (caller, memory): (&Caller, Place),
-    ) -> Result<(Claim, Was), Status> {
+    ) -> Result<(Claim, bool), Status> {
         let (contests, contest) = (self.clone(), contest.clone());
         let caller = Caller {
             // What it did must be known even if the caller is told that its time is over.
@@ -171,17 +171,14 @@ impl Contests {
         let stake = Stake::begin(&self.stakes, contest.key(lease), self.door.clone(), who);
         let mut stake = stake.await;
         let enter = async move {
-            let enter = match value {
-                Some(value) => contest.stand(lease, value),
-                None => contest.enter(lease),
-            };
+            let enter = contest.enter(lease, value);
             let answer = contests.txn(method, &enter, &caller).await?;
-            let (entered, was) = contest.entered(lease, answer)?;
+            let (entered, is_new) = contest.entered(lease, answer)?;
             // One that was there may be a lock that is held.
-            if was == Was::Absent {
+            if is_new {
                 stake.waits(&entered.contender);
             }
-            Ok::<_, Status>((Claim { stake, entered }, was))
+            Ok::<_, Status>((Claim { stake, entered }, is_new))
         };
         let entering = self.door.serving().detach(enter);
         entering.await.map_err(|_| EtcdError::Stopped)?
