@@ -130,6 +130,14 @@ fn a_lease_contends_once() {
     assert_eq!(held.value, "one");
 }
 
+/// It was in the request twice for an hour.
+#[test]
+fn a_candidate_may_proclaim_as_much_as_a_put_may_set() {
+    let value = Bytes::from(vec![7; crate::REQUEST_BYTES_MAX - 1024]);
+    let contest = Contest::new(b"n");
+    assert!(writes::command(&contest.enter(1, value)).is_ok());
+}
+
 /// By a key whose value is 1 MiB, a thousand locks at a time had the applier copy half a gigabyte a
 /// second.
 #[test]

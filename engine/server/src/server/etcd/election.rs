@@ -54,7 +54,11 @@ impl Contests {
             return Ok(claim);
         }
         let contender = &claim.entered.contender;
-        let proclaimed = self.proclaim_what_is_new(contender, value, call).await;
+        // Who cannot be told what it proclaims may lead, and goes on.
+        if self.proclaims(contender, &value, call).await? {
+            return Ok(claim);
+        }
+        let proclaimed = self.proclaim(contender, value, &call.caller).await;
         if let Err(error) = proclaimed {
             // So does etcd: what it stands for is not what it wants to.
             claim.resign().await;
@@ -63,22 +67,16 @@ impl Contests {
         Ok(claim)
     }
 
-    /// Changes what a contender proclaims, unless it does so already.
-    async fn proclaim_what_is_new(
+    /// Whether a contender proclaims this value.
+    async fn proclaims(
         &self,
         contender: &Contender,
-        value: Bytes,
+        value: &Bytes,
         call: &Call,
-    ) -> Result<(), Status> {
+    ) -> Result<bool, Status> {
         let (found, _held) = self.find_held(contender.proclaimed(), call).await?;
-        let is_the_same = |held: KeyValue| contender.is(&held) && held.value == value;
-        match only(found).is_some_and(is_the_same) {
-            true => Ok(()),
-            false => self
-                .proclaim(contender, value, &call.caller)
-                .await
-                .map(drop),
-        }
+        let own = only(found).filter(|it| contender.is(it));
+        Ok(own.is_some_and(|it| it.value == value))
     }
 
     /// Changes what a contender proclaims; returns of when.
