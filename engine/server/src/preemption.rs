@@ -192,7 +192,8 @@ impl Found {
             self.much.notified().await;
             self.is_judged.store(true, Ordering::Relaxed);
             // It may have been a burst; and threads of lower priority, on which somebody is heavy,
-            // have a turn only now and then.
+            // have a turn only now and then. Who was heavy long ago says nothing.
+            let _before = self.somebody_was_heavy();
             wait(PERIOD).await;
             let (wakes, tasks) = self.take();
             let end = match self.somebody_was_heavy() {
@@ -440,6 +441,17 @@ mod tests {
         });
         assert_eq!(one.0, Policy::Batch);
         assert!(one.1 > 10_000, "{one:?}");
+    }
+
+    #[test]
+    fn who_was_heavy_long_ago_does_not_hold_it_up() {
+        let [one] = sets(|found, now| {
+            found.heavy.fetch_or(now == 1, Ordering::Relaxed);
+            if now > 10_000 {
+                finds(found, 20);
+            }
+        });
+        assert!(one.0 == Policy::Batch && one.1 <= 10_200, "{one:?}");
     }
 
     /// Threads of lower priority have a turn only now and then.
