@@ -30,6 +30,7 @@ use super::serving::header::Headers;
 use super::serving::openers::Openers;
 use super::watch::WatchCount;
 use crate::config::Config;
+use crate::connections::Source;
 use crate::node::{NewMember, Node};
 use crate::storage::RocksStore;
 
@@ -86,13 +87,19 @@ impl AdminService {
         }
     }
 
-    /// Makes a hash of this member's state, unless it makes one already.
+    /// Makes a hash of this member's state for a client, or else an operator, unless it makes one
+    /// already.
     pub(super) async fn hashed<T: Send + 'static>(
         &self,
+        client: Option<&Source>,
         hash: impl FnOnce(&Reader<RocksStore>) -> Result<T, ReadError> + Send + 'static,
     ) -> Result<T, Status> {
         let _place = one_of(&self.hashes, "hash")?;
-        let hashed = self.aside.read(&self.node, None, HASH_PATIENCE, hash);
+        // Others want the place: it does not wait behind what its client lists.
+        let line = (None, client);
+        let hashed = self
+            .aside
+            .read_in_line(&self.node, line, HASH_PATIENCE, hash);
         hashed.await
     }
 
@@ -297,7 +304,7 @@ impl Admin for AdminService {
     }
 
     async fn hash(&self, _: Request<HashRequest>) -> Answer<HashResponse> {
-        let hashed = self.hashed(Reader::logical_hash).await?;
+        let hashed = self.hashed(None, Reader::logical_hash).await?;
         answer(Ok(HashResponse {
             applied_index: hashed.applied_index.0,
             revision: hashed.revision.0,

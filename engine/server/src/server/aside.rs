@@ -23,7 +23,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::time::sleep;
 use tonic::Status;
 
-use super::turns::Turns;
+use super::turns::{Turns, Whose};
 use crate::connections::{Share, Source, WorkElsewhere, time_of_this_thread};
 use crate::nicer::Nicer;
 use crate::node::Node;
@@ -149,6 +149,19 @@ impl Aside {
         patience: Duration,
         read: impl FnOnce(&Reader<RocksStore>) -> Result<T, ReadError> + Send + 'static,
     ) -> Result<T, Status> {
+        let line = source.map(Source::address);
+        self.read_in_line(node, (line, source), patience, read)
+            .await
+    }
+
+    /// The same in a line for turns that may be another than the source's.
+    pub(super) async fn read_in_line<T: Send + 'static>(
+        &self,
+        node: &Node,
+        (line, source): (Whose, Option<&Source>),
+        patience: Duration,
+        read: impl FnOnce(&Reader<RocksStore>) -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, Status> {
         let reader = node.reader().map_err(|error| request_status(&error))?;
         let stop = Arc::<AtomicBool>::default();
         let waiting = Waiting(Arc::clone(&stop));
@@ -157,8 +170,7 @@ impl Aside {
         let has_turn = Arc::new(AtomicBool::new(false));
         let begins = Arc::clone(&has_turn);
         let threads = (&self.0.usual, &self.0.threads);
-        let whose = source.map(Source::address);
-        let reading = self.0.turns.read(threads, whose, move || {
+        let reading = self.0.turns.read(threads, line, move || {
             begins.store(true, Ordering::Relaxed);
             attended.begin();
             let found = read(&reader);
@@ -227,7 +239,7 @@ mod tests {
 
     use super::*;
     use crate::node::testing;
-    use crate::server::turns::{Turn, Whose};
+    use crate::server::turns::Turn;
 
     const LONG: Duration = Duration::from_secs(30);
 

@@ -91,7 +91,7 @@ pub(super) struct Spent {
 pub(crate) struct WorkElsewhere {
     /// Time of a processor, in nanoseconds.
     worked: AtomicU64,
-    /// In which the thread waited for a processor too.
+    /// In which the thread waited for a processor too, or for the disk.
     lasted: AtomicU64,
 }
 
@@ -111,19 +111,27 @@ struct Ledger {
 /// What one source had.
 struct Account {
     heavy: Arc<AtomicBool>,
-    elsewhere: Arc<WorkElsewhere>,
-    worked: Average,
-    lasted: Average,
+    /// What it had in turns, and what was done for it elsewhere.
+    in_turns: Had,
+    elsewhere: Had,
+    uncounted: Arc<WorkElsewhere>,
     /// The most that it had since it is heavy, and in which period that was. It is not believed to
     /// want it forever.
     most: Duration,
     most_in: u64,
     /// In which period it last had nothing left to do.
     idle_in: u64,
-    /// In which period it was last counted.
+    /// In which period it last had a turn, and in which anything was last counted.
+    turn_in: u64,
     asked: u64,
     /// Up to the present period.
     demand: Duration,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Had {
+    worked: Average,
+    lasted: Average,
 }
 
 /// Time in the present period, and on average in those before, of which the last counts most.
@@ -238,9 +246,8 @@ impl Ledger {
             .accounts
             .entry(source.number)
             .or_insert_with(|| Account::of(source, self.period));
-        account.asked = self.period;
-        account.worked.present += spent.worked;
-        account.lasted.present += spent.lasted;
+        (account.turn_in, account.asked) = (self.period, self.period);
+        account.in_turns.add(spent.worked, spent.lasted);
         if spent.left_nothing {
             account.idle_in = self.period;
         }
@@ -254,7 +261,7 @@ impl Ledger {
     /// has gone.
     fn is_suddenly_heavy(&self, number: u64) -> bool {
         let account = &self.accounts[&number];
-        let had = account.worked.present;
+        let had = account.in_turns.worked.present;
         let is_much = had > part(self.heavy_from, AT_ONCE).max(2 * account.demand);
         is_much && !account.is_heavy() && had > self.clearly_more()
     }
@@ -264,7 +271,7 @@ impl Ledger {
         let demands = self
             .accounts
             .values()
-            .map(|it| it.demand.max(it.worked.present));
+            .map(|it| it.demand.max(it.in_turns.worked.present));
         clearly_more(demands.min().unwrap_or_default())
     }
 
@@ -277,7 +284,7 @@ impl Ledger {
         let all_that_left = self.accounts.len() <= ACCOUNTS_MAX;
         let period = self.period;
         self.accounts.retain(|_, account| {
-            let is_known = period - account.asked <= ASKED_LATELY;
+            let is_known = period - account.asked <= ASKED_LATELY || account.is_served_elsewhere();
             let stays = is_known && (all_that_left || Arc::strong_count(&account.heavy) > 1);
             if !stays {
                 account.set_heavy(false);
@@ -293,8 +300,9 @@ impl Ledger {
     /// By how fast turns were of late.
     fn room(&self) -> Duration {
         let accounts = self.accounts.values();
-        let worked: Duration = accounts.clone().map(|it| it.worked.before).sum();
-        let lasted: Duration = accounts.map(|it| it.lasted.before).sum();
+        let turns = accounts.map(|it| it.in_turns);
+        let worked: Duration = turns.clone().map(|it| it.worked.before).sum();
+        let lasted: Duration = turns.map(|it| it.lasted.before).sum();
         let speed = worked.as_secs_f64() / lasted.max(worked).as_secs_f64();
         // Not a number if nobody had a turn.
         self.room.mul_f64(speed.max(SLOWEST))
@@ -327,12 +335,13 @@ impl Account {
     fn of(source: &Demand, period: u64) -> Self {
         Self {
             heavy: Arc::clone(&source.heavy),
-            elsewhere: Arc::clone(&source.elsewhere),
-            worked: Average::default(),
-            lasted: Average::default(),
+            in_turns: Had::default(),
+            elsewhere: Had::default(),
+            uncounted: Arc::clone(&source.elsewhere),
             most: Duration::ZERO,
             most_in: 0,
             idle_in: period,
+            turn_in: period,
             asked: period,
             demand: Duration::ZERO,
         }
@@ -348,24 +357,28 @@ impl Account {
 
     /// Counts in this period what was done elsewhere.
     fn count_elsewhere(&mut self, period: u64) {
-        let (worked, lasted) = self.elsewhere.take();
+        let (worked, lasted) = self.uncounted.take();
         if worked > Duration::ZERO {
             self.asked = period;
-            self.worked.present += worked;
-            self.lasted.present += lasted.max(worked);
+            self.elsewhere.add(worked, lasted);
         }
+    }
+
+    /// Whether something is being done for it elsewhere: that is known here and to its turns.
+    fn is_served_elsewhere(&self) -> bool {
+        Arc::strong_count(&self.uncounted) > 2
     }
 
     fn become_heavy(&mut self, period: u64) {
         self.set_heavy(true);
-        (self.most, self.most_in) = (self.worked.present, period);
+        (self.most, self.most_in) = (self.in_turns.worked.present, period);
     }
 
     /// Begins this period, so many after the last one.
     fn go_on(&mut self, periods: u32, period: u64) {
-        let had = self.worked.go_on(periods);
-        let lasted = self.lasted.go_on(periods);
-        let was_here = period - self.asked <= ALWAYS / 2;
+        let all = [&mut self.in_turns, &mut self.elsewhere].map(|it| it.go_on(periods));
+        let [had, lasted] = [0, 1].map(|it| all[0][it] + all[1][it]);
+        let was_here = period - self.turn_in <= ALWAYS / 2;
         let has_always = was_here && period - self.idle_in > ALWAYS;
         let is_believed = period - self.most_in <= BELIEVED || has_always;
         if !self.is_heavy() || !is_believed || had >= self.most {
@@ -378,6 +391,18 @@ impl Account {
             false => lasted.min(self.most),
         };
         self.demand = wants.max(had);
+    }
+}
+
+impl Had {
+    fn add(&mut self, worked: Duration, lasted: Duration) {
+        self.worked.present += worked;
+        self.lasted.present += lasted;
+    }
+
+    /// Begins the next period, or so many periods later: what was worked, and how long that lasted.
+    fn go_on(&mut self, periods: u32) -> [Duration; 2] {
+        [&mut self.worked, &mut self.lasted].map(|it| it.go_on(periods))
     }
 }
 

@@ -20,9 +20,11 @@ use tonic::{Request, Response, Status};
 
 use super::door::{Door, ServedBy, is_learner};
 use super::reads::refused;
+use crate::connections::Source;
 use crate::error::RequestError;
 use crate::node::{NodeStatus, Role};
 use crate::server::admin::AdminService;
+use crate::server::serving::connection;
 use crate::storage::RocksStore;
 
 /// Two would read and write the same.
@@ -54,18 +56,19 @@ impl MaintenanceService {
     }
 
     /// Of everything that this member has now.
-    async fn hash_of_now(&self) -> Result<HashKvResponse, Status> {
-        let hash = self.admin.hashed(Reader::logical_hash).await?;
+    async fn hash_of_now(&self, client: &Source) -> Result<HashKvResponse, Status> {
+        let hash = self.admin.hashed(Some(client), Reader::logical_hash);
+        let hash = hash.await?;
         Ok(maintenance::hash_kv(self.door.header(), &hash))
     }
 
     /// Of the pairs of a revision.
-    async fn hash_at(&self, revision: Revision) -> Result<HashKvResponse, Status> {
+    async fn hash_at(&self, revision: Revision, client: &Source) -> Result<HashKvResponse, Status> {
         let hash = move |reader: &Reader<RocksStore>| {
             let hash = reader.revision_hash(revision);
             hash.map(Ok).or_else(refused)
         };
-        let hash = self.admin.hashed(hash).await??;
+        let hash = self.admin.hashed(Some(client), hash).await??;
         Ok(maintenance::hash_kv_at(self.door.header(), &hash))
     }
 }
@@ -143,9 +146,10 @@ impl Maintenance for MaintenanceService {
 
     async fn hash_kv(&self, request: Request<HashKvRequest>) -> Answer<HashKvResponse> {
         self.door.admit(request.metadata(), ServedBy::Voters)?;
+        let client = connection(&request).source();
         let hashed = match maintenance::hash_revision(request.get_ref().revision) {
-            None => self.hash_of_now().await,
-            Some(revision) => self.hash_at(revision).await,
+            None => self.hash_of_now(client).await,
+            Some(revision) => self.hash_at(revision, client).await,
         };
         let hashed = hashed.map_err(|it| self.door.in_etcds_words(&it))?;
         Ok(Response::new(hashed))

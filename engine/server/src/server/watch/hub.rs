@@ -127,8 +127,9 @@ impl Hub {
         history.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = follower.follow() => {}
+                () = follower.clone().follow() => {}
             }
+            follower.stop_following();
         });
         hub
     }
@@ -268,14 +269,19 @@ impl Hub {
                 }
                 Follow::AwaitStream => {
                     *shared.kept() = PageCache::new(PAST_LIMITS);
-                    if let Ok(reader) = self.node.reader() {
-                        reader.stop_following();
-                    }
+                    self.stop_following();
                     shared.listened.notified().await;
                 }
                 Follow::AwaitRevision if revision.changed().await.is_err() => return,
                 Follow::AwaitRevision => {}
             }
+        }
+    }
+
+    /// What is new need not be kept for this any more.
+    fn stop_following(&self) {
+        if let Ok(reader) = self.node.reader() {
+            reader.stop_following();
         }
     }
 
