@@ -83,7 +83,7 @@ fn who_has_much_done_elsewhere_is_heavy_and_not_who_calls_more() {
         let all = (0..8).map(|_| {
             let [worked, lasted] = [worked, lasted].map(Duration::from_millis);
             model.sources[0].elsewhere.add(worked, lasted);
-            model.period([(5, 20), (14, 60)])
+            model.period([(5, 20), (35, 150)])
         });
         all.last().unwrap()
     };
