@@ -95,8 +95,8 @@ impl Contest {
         self.prefix.len() + 1 + 2 * size_of::<i64>()
     }
 
-    /// Has a lease contend, with `value` unless it does already. The value of a key that is there may
-    /// be large, and who is in the order of all writes to read it has all others wait.
+    /// Has a lease contend, with `value` unless it does already. What a key has that is there is
+    /// not read: it may be large, and all writes behind this one would wait.
     #[must_use]
     pub fn enter(&self, lease: i64, value: Bytes) -> TxnRequest {
         let key = self.key(lease);
