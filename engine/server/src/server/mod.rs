@@ -23,13 +23,13 @@ mod aside;
 mod bodies;
 mod calls;
 mod etcd;
+mod fast_path;
 mod forward;
 mod gate;
 mod health;
 mod kv;
 mod messages;
 mod monitor;
-mod mostly;
 mod only;
 mod oversize;
 mod places;
@@ -62,10 +62,10 @@ use self::admin::AdminService;
 use self::aside::Aside;
 use self::bodies::BodiesLayer;
 use self::calls::Calls;
+use self::fast_path::FastPath;
 use self::forward::Forwarder;
 use self::health::HealthReport;
 use self::kv::KvService;
-use self::mostly::Mostly;
 use self::serving::Serving;
 use self::serving::openers::Openers;
 use self::watch::WatchService;
@@ -336,7 +336,7 @@ async fn serve_clients(
         .map_response(marked::<Body>)
         .layer(bodies)
         .map_response(oversize::answering(oversize::too_large(limits)))
-        .service(Mostly::new(kv, others));
+        .service(FastPath::new(kv, others));
     let incoming = Incoming::new(listener, connections);
     connections::serve(incoming, HTTP, services, stop).await;
     Ok(())

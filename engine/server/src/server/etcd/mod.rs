@@ -54,8 +54,8 @@ use self::maintenance::MaintenanceService;
 use self::watch::WatchService;
 use super::bodies::BodiesLayer;
 use super::calls::Calls;
+use super::fast_path::FastPath;
 use super::health::HealthReport;
-use super::mostly::Mostly;
 use super::{CONNECTION_WINDOW_BYTES, Doors, ServeError, connections_max, oversize};
 use crate::connections::{self, Connections, Http, Incoming, Sources, WhenFull};
 use crate::files::{self, Use};
@@ -123,7 +123,7 @@ pub(super) async fn serve(
     let services = ServiceBuilder::new()
         .layer(bodies)
         .map_response(oversize::answering(too_large()))
-        .service(Mostly::new(kv, others));
+        .service(FastPath::new(kv, others));
     let incoming = Incoming::new(listener, connections);
     connections::serve(incoming, HTTP, services, stop).await;
     Ok(())

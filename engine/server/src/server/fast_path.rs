@@ -1,4 +1,4 @@
-//! The short way to the service that nearly all calls of a port are for.
+//! The fast path to the service that nearly all calls of a port are for.
 //!
 //! tonic's router decodes the path into parameters, and puts the call, its body and the answer's
 //! into boxes of their own, before the service does so again.
@@ -13,21 +13,21 @@ use tonic::server::NamedService;
 use tonic::service::Routes;
 use tower::Service;
 
-/// A port with one service that is asked for most of the time, and others.
+/// A port with one service that nearly all calls are for, and others.
 #[derive(Clone, Debug)]
-pub(super) struct Mostly<S> {
+pub(super) struct FastPath<S> {
     service: S,
     others: Routes,
 }
 
-impl<S> Mostly<S> {
+impl<S> FastPath<S> {
     pub(super) fn new(service: S, others: Routes) -> Self {
         let others = others.prepare();
         Self { service, others }
     }
 }
 
-impl<S> Service<Request<Body>> for Mostly<S>
+impl<S> Service<Request<Body>> for FastPath<S>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + NamedService,
 {
