@@ -115,10 +115,6 @@ struct Account {
     in_turns: Had,
     elsewhere: Had,
     uncounted: Arc<WorkElsewhere>,
-    /// The most that it had since it is heavy, and in which period that was. It is not believed to
-    /// want it forever.
-    most: Duration,
-    most_in: u64,
     /// In which period it last had nothing left to do.
     idle_in: u64,
     /// In which period it last had a turn, and in which anything was last counted.
@@ -132,6 +128,17 @@ struct Account {
 struct Had {
     worked: Average,
     lasted: Average,
+    /// The most that it had since it is heavy, and in which period that was. It is not believed to
+    /// want it forever.
+    most: Duration,
+    most_in: u64,
+}
+
+/// Whether a source is heavy, and has always something left to do.
+#[derive(Clone, Copy)]
+struct Is {
+    heavy: bool,
+    always: bool,
 }
 
 /// Time in the present period, and on average in those before, of which the last counts most.
@@ -338,8 +345,6 @@ impl Account {
             in_turns: Had::default(),
             elsewhere: Had::default(),
             uncounted: Arc::clone(&source.elsewhere),
-            most: Duration::ZERO,
-            most_in: 0,
             idle_in: period,
             turn_in: period,
             asked: period,
@@ -371,26 +376,24 @@ impl Account {
 
     fn become_heavy(&mut self, period: u64) {
         self.set_heavy(true);
-        (self.most, self.most_in) = (self.in_turns.worked.present, period);
+        let turns = &mut self.in_turns;
+        (turns.most, turns.most_in) = (turns.worked.present, period);
     }
 
     /// Begins this period, so many after the last one.
     fn go_on(&mut self, periods: u32, period: u64) {
-        let all = [&mut self.in_turns, &mut self.elsewhere].map(|it| it.go_on(periods));
-        let [had, lasted] = [0, 1].map(|it| all[0][it] + all[1][it]);
         let was_here = period - self.turn_in <= ALWAYS / 2;
-        let has_always = was_here && period - self.idle_in > ALWAYS;
-        let is_believed = period - self.most_in <= BELIEVED || has_always;
-        if !self.is_heavy() || !is_believed || had >= self.most {
-            (self.most, self.most_in) = (had, period);
-        }
-        // Beside others that are heavy it waits for a thread, too: its turns are few, and last for
-        // as little as that.
-        let wants = match has_always {
-            true => self.most,
-            false => lasted.min(self.most),
+        let is = Is {
+            heavy: self.is_heavy(),
+            always: was_here && period - self.idle_in > ALWAYS,
         };
-        self.demand = wants.max(had);
+        // Of what others do for it no turn says whether more is left.
+        let elsewhere = Is {
+            always: false,
+            ..is
+        };
+        let in_turns = self.in_turns.go_on(periods, period, is);
+        self.demand = in_turns + self.elsewhere.go_on(periods, period, elsewhere);
     }
 }
 
@@ -400,9 +403,21 @@ impl Had {
         self.lasted.present += lasted;
     }
 
-    /// Begins the next period, or so many periods later: what was worked, and how long that lasted.
-    fn go_on(&mut self, periods: u32) -> [Duration; 2] {
-        [&mut self.worked, &mut self.lasted].map(|it| it.go_on(periods))
+    /// Begins this period, so many after the last one; what is wanted in it.
+    fn go_on(&mut self, periods: u32, period: u64, is: Is) -> Duration {
+        let had = self.worked.go_on(periods);
+        let lasted = self.lasted.go_on(periods);
+        let is_believed = period - self.most_in <= BELIEVED || is.always;
+        if !is.heavy || !is_believed || had >= self.most {
+            (self.most, self.most_in) = (had, period);
+        }
+        // Beside others that are heavy it waits for a thread, too: its turns are few, and last for
+        // as little as that.
+        let wants = match is.always {
+            true => self.most,
+            false => lasted.min(self.most),
+        };
+        wants.max(had)
     }
 }
 

@@ -93,6 +93,21 @@ fn who_has_much_done_elsewhere_is_heavy_and_not_who_calls_more() {
     assert_eq!(periods(15, 400), [true, false]);
 }
 
+/// It always had a little left to do, and was taken for who wants what its lists once took; another
+/// one, which wanted much, was not heavy beside it.
+#[test]
+fn what_was_done_elsewhere_is_not_wanted_forever() {
+    let mut model = Model::of(3, 2);
+    model.always = true;
+    for _ in 0..20 {
+        let work = [100, 300].map(Duration::from_millis);
+        model.sources[0].elsewhere.add(work[0], work[1]);
+        model.periods(1, [2, 20, 3]);
+    }
+    assert_eq!(model.periods(1, [2, 20, 3]), [true, false, false]);
+    assert_eq!(model.periods(60, [2, 90, 3]), [false, true, false]);
+}
+
 /// It was let go whenever the threads of whoever is heavy got too little of a processor, and had as
 /// much as all others again.
 #[test]
