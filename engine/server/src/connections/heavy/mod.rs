@@ -136,7 +136,7 @@ struct Had {
 
 /// Whether a source is heavy, and has always something left to do.
 #[derive(Clone, Copy)]
-struct Is {
+struct Standing {
     heavy: bool,
     always: bool,
 }
@@ -383,16 +383,16 @@ impl Account {
     /// Begins this period, so many after the last one.
     fn go_on(&mut self, periods: u32, period: u64) {
         let was_here = period - self.turn_in <= ALWAYS / 2;
-        let is = Is {
+        let source = Standing {
             heavy: self.is_heavy(),
             always: was_here && period - self.idle_in > ALWAYS,
         };
         // Of what others do for it no turn says whether more is left.
-        let elsewhere = Is {
+        let elsewhere = Standing {
             always: false,
-            ..is
+            ..source
         };
-        let in_turns = self.in_turns.go_on(periods, period, is);
+        let in_turns = self.in_turns.go_on(periods, period, source);
         self.demand = in_turns + self.elsewhere.go_on(periods, period, elsewhere);
     }
 }
@@ -404,16 +404,16 @@ impl Had {
     }
 
     /// Begins this period, so many after the last one; what is wanted in it.
-    fn go_on(&mut self, periods: u32, period: u64, is: Is) -> Duration {
+    fn go_on(&mut self, periods: u32, period: u64, source: Standing) -> Duration {
         let had = self.worked.go_on(periods);
         let lasted = self.lasted.go_on(periods);
-        let is_believed = period - self.most_in <= BELIEVED || is.always;
-        if !is.heavy || !is_believed || had >= self.most {
+        let is_believed = period - self.most_in <= BELIEVED || source.always;
+        if !source.heavy || !is_believed || had >= self.most {
             (self.most, self.most_in) = (had, period);
         }
         // Beside others that are heavy it waits for a thread, too: its turns are few, and last for
         // as little as that.
-        let wants = match is.always {
+        let wants = match source.always {
             true => self.most,
             false => lasted.min(self.most),
         };
