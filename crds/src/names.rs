@@ -73,6 +73,9 @@ pub mod annotations {
     /// On a StatefulSet, and on claims: the highest version that every member has run. It applies
     /// if the cluster's status has a lower one.
     pub const CLUSTER_VERSION: &str = "dengine.io/cluster-version";
+    /// On a StatefulSet of whose pods the API server refuses some: when the operator last had its
+    /// controller try again, in RFC 3339.
+    pub const RETRIED_AT: &str = "dengine.io/retried-at";
     /// On claims: the image of the members. It applies while there is no StatefulSet.
     pub const IMAGE: &str = "dengine.io/image";
     /// On a cluster, set by people: any new value restarts the members, one at a time and the

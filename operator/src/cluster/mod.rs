@@ -199,6 +199,7 @@ impl Reconciliation<'_> {
             refused = Some(failure);
         }
         standing::note_on_claims(context, cluster, &self.observation).await;
+        refusals::retry(context, cluster, &self.observation).await;
         let failure = self.take_step(step).await;
         let failure = refused.or(failure);
         // Whatever becomes of the step: a full disk may be what it fails for. And after it: volumes

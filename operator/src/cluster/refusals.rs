@@ -5,16 +5,26 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use dengine_crds::names::annotations;
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, Patch};
 use kube::{Client, Resource, ResourceExt};
+use serde_json::json;
+
+use super::observe::Observation;
+use super::validate::Cluster;
+use crate::apply::by_us;
+use crate::context::Context;
 
 /// How long an answer is valid.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// The controller retries with pauses of up to 17 minutes; an older refusal may have been resolved
 /// since.
 const EVENT_AGE_SECONDS_MAX: i64 = 20 * 60;
+/// How long the controller is left to itself before it is made to try again.
+const RETRY_AFTER: Duration = Duration::from_secs(20);
 /// Events of an object that are read.
 const EVENTS_MAX: u32 = 50;
 const KEPT_MAX: usize = 4096;
@@ -26,6 +36,8 @@ const ANSWER_FOLLOWS: [&str; 2] = ["failed error: ", "Error creating: "];
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     answers: Mutex<HashMap<String, (Instant, Option<String>)>>,
+    /// When pods were last retried, by the UID of their StatefulSet.
+    retried: Mutex<HashMap<String, Instant>>,
 }
 
 impl Refusals {
@@ -53,6 +65,21 @@ impl Refusals {
         answer
     }
 
+    /// Whether the controller of this StatefulSet was left to itself for long enough; if so, it is
+    /// counted as made to try again now.
+    fn is_retry_due(&self, uid: &str) -> bool {
+        let mut retried = self.retried.lock().expect("nobody panics with the lock");
+        let last = retried.get(uid);
+        if last.is_some_and(|last| last.elapsed() < RETRY_AFTER) {
+            return false;
+        }
+        if retried.len() >= KEPT_MAX {
+            retried.clear();
+        }
+        retried.insert(uid.to_owned(), Instant::now());
+        true
+    }
+
     fn known(&self, uid: &str) -> Option<Option<String>> {
         let answers = self.answers.lock().expect("nobody panics with the lock");
         let (when, answer) = answers.get(uid)?;
@@ -74,6 +101,34 @@ fn newest(events: &[Event], now: Timestamp) -> Option<String> {
         Some(answer.unwrap_or(message))
     });
     said.min().map(str::to_owned)
+}
+
+/// Has the StatefulSet controller try again, from time to time while pods are refused. By itself it
+/// pauses for up to 17 minutes: the pause doubles with every failure, and events of the other pods
+/// make dozens of failures within seconds. That what refused the pods was mended, nobody tells it;
+/// any change of the StatefulSet wakes it.
+pub(super) async fn retry(context: &Context, cluster: &Cluster, observation: &Observation) {
+    let set = observation.stateful_set.as_deref();
+    let Some((set, uid)) = set.and_then(|set| Some((set, set.uid()?))) else {
+        return;
+    };
+    if observation.observed.refused.is_none() || !context.refusals.is_retry_due(&uid) {
+        return;
+    }
+    let name = set.name_any();
+    let when = json!({annotations::RETRIED_AT: Timestamp::now().to_string()});
+    let patch = Patch::Merge(json!({"metadata": {"uid": uid, "annotations": when}}));
+    let attempt = format!("retry pods of {uid}");
+    let what_fails = format!("StatefulSet {name} cannot be annotated to have its pods retried");
+    let api: Api<StatefulSet> = Api::namespaced(context.client.clone(), &cluster.namespace);
+    let annotated = async { api.patch(&name, &by_us(), &patch).await };
+    let about = cluster.reference();
+    if let Err(error) = context
+        .best_effort(&about, &attempt, &what_fails, annotated)
+        .await
+    {
+        tracing::debug!(%error, name, "pods are not retried");
+    }
 }
 
 #[cfg(test)]

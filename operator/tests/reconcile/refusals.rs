@@ -125,6 +125,30 @@ async fn pods_refused_by_a_quota_are_reported() {
     }
 }
 
+/// By itself the StatefulSet controller may wait for a quarter of an hour once the quota is raised.
+#[tokio::test]
+async fn refused_pods_are_retried_until_they_are_there() {
+    let world = World::new().await;
+    world.reconcile().await;
+    let set = || {
+        world
+            .api
+            .list::<StatefulSet>("/statefulsets/demo")
+            .remove(0)
+    };
+    let (before, uid) = (set(), set().uid().unwrap());
+    is_refused(&world, "ours", &uid, "pods \"demo-0\" is forbidden: no");
+    let retry = "PATCH /apis/apps/v1/namespaces/test/statefulsets/demo";
+    assert_eq!(five_reconciliations(&world, [retry, EVENTS]).await, [1, 0]);
+    assert_ne!(set().resource_version(), before.resource_version());
+    assert_eq!(set().spec, before.spec);
+
+    let world = World::settled().await;
+    let uid = world.api.list::<StatefulSet>("/statefulsets/demo")[0].uid();
+    is_refused(&world, "ours", &uid.unwrap(), "it was, until a moment ago");
+    assert_eq!(five_reconciliations(&world, [retry, EVENTS]).await, [0, 0]);
+}
+
 /// An image that cannot be pulled, and a webhook that forbids deleting its pod.
 #[tokio::test]
 async fn a_stuck_pod_that_can_not_be_deleted_blocks_nothing() {
