@@ -235,7 +235,10 @@ async fn serve_all(
     memory::watch_over(remedies, stop.clone()).map_err(ServeError::Threads)?;
     let monitor_port = (listeners.monitor, &sources);
     let monitor = serve_monitor(node.clone(), monitor_port, &health, metrics, stop.clone());
-    let forwarder = Forwarder::new(&config.limits);
+    let forwarder = {
+        let _thread = threads.forward.handle().enter();
+        Forwarder::new(&config.limits)
+    };
     let leader = {
         let node = node.clone();
         move || node.leader()

@@ -1,5 +1,6 @@
 //! Threads that serve besides those of the runtime: one runtime each for clients' connections, one
-//! that reads for watches, and nicer ones for whoever is heavy and for reads that take long.
+//! that reads for watches, one that passes on to the leader, and nicer ones for whoever is heavy
+//! and for reads that take long.
 //!
 //! They belong to whoever runs the server, as its runtime does. What they do holds the node, and
 //! with it the store: if it kept them as well, they would go on when the server has ended, up to
@@ -32,6 +33,9 @@ pub struct ServerThreads {
     /// Reads new history for watches. If that were handed to the runtime, each revision would wake
     /// two threads before any client's.
     pub(super) history: SingleThread,
+    /// Has the connections to leaders, of whatever is passed on. The runtime would wake two threads
+    /// for each call, and again for its answer.
+    pub(super) forward: SingleThread,
     /// For reads that take long.
     pub(super) aside: Nicer,
 }
@@ -49,6 +53,7 @@ impl ServerThreads {
             clients: clients.collect::<io::Result<_>>()?,
             heavy: connections::threads_for_heavy(count)?,
             history: SingleThread::start("dengine-history", Takes::Replica)?,
+            forward: SingleThread::start("dengine-forward", Takes::Nothing)?,
             aside: aside::threads()?,
         })
     }
@@ -61,7 +66,8 @@ impl ServerThreads {
         // What is done for whoever is heavy has its sockets and some of its timers with the
         // others, and these have timers of the runtime.
         self.heavy.end(left());
-        SingleThread::end_all(self.clients.into_iter().chain([self.history]), left());
+        let others = [self.history, self.forward];
+        SingleThread::end_all(self.clients.into_iter().chain(others), left());
         runtime.shutdown_timeout(left());
         // Nobody waits for these any more, so they end early.
         self.aside.end(left());
