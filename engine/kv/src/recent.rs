@@ -58,12 +58,18 @@ impl RecentHistory {
         if now == before || !self.is_followed.load(Ordering::Relaxed) {
             return;
         }
+        // The applier waits for nobody who frees what it made.
+        if batch.copy_bytes() > RECENT_BYTES_MAX {
+            // It would not stay, and without it those before it end too early.
+            let let_go = self.lock().take_all();
+            drop(let_go);
+            return;
+        }
         let step = RecentStep {
             first: Revision(before.0 + 1),
             last: now,
             batch: batch.clone(),
         };
-        // The applier waits for nobody who frees what it made.
         let let_go = self.lock().push(Arc::new(step));
         drop(let_go);
     }
@@ -119,6 +125,10 @@ impl Steps {
         self.take_first(before)
     }
 
+    fn take_all(&mut self) -> Vec<Arc<RecentStep>> {
+        self.take_first(self.steps.len())
+    }
+
     fn take_first(&mut self, count: usize) -> Vec<Arc<RecentStep>> {
         let taken: Vec<_> = self.steps.drain(..count).collect();
         self.bytes -= taken.iter().map(|step| step.bytes()).sum::<usize>();
@@ -164,7 +174,7 @@ impl RecentStep {
     }
 
     fn bytes(&self) -> usize {
-        size_of::<Self>() + self.batch.memory_bytes()
+        size_of::<Self>() + self.batch.copy_bytes()
     }
 }
 
@@ -264,6 +274,9 @@ mod tests {
         assert!((10..50).contains(&few.len()), "{few:?}");
         let in_a_row = first..first + few.len() as u64;
         assert!(few.into_iter().eq(in_a_row));
+        let half = step(&recent, now, 12, 100_000);
+        assert!(read(&recent, now + 1).len() == 12, "of this size one fits");
+        let now = half;
         let large = step(&recent, now, 1, RECENT_BYTES_MAX);
         assert!(read(&recent, now).is_empty());
         assert_eq!(recent.lock().bytes, 0);

@@ -113,9 +113,9 @@ impl WriteBatch {
         self.bytes.len()
     }
 
-    /// The memory that it takes.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()
+    /// The memory that a copy of it takes.
+    pub(crate) fn copy_bytes(&self) -> usize {
+        self.bytes.len() + self.spans.len() * size_of::<Span>()
     }
 
     fn append(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> Range<usize> {
