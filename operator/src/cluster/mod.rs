@@ -318,6 +318,14 @@ fn requeue(
             }
         },
     };
+    let most = match outcome {
+        Outcome::Observed {
+            observed,
+            paused: false,
+            ..
+        } if observed.refused.is_some() => most.min(refusals::RETRY_AFTER),
+        _ => most,
+    };
     let uid = resource.metadata.uid.as_deref().unwrap_or_default();
     let state = serde_json::to_value(status).expect("a status is plain data");
     context.pace.next(uid, &hash::of(&state), poll, most)

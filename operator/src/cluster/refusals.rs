@@ -23,8 +23,9 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// The controller retries with pauses of up to 17 minutes; an older refusal may have been resolved
 /// since.
 const EVENT_AGE_SECONDS_MAX: i64 = 20 * 60;
-/// How long the controller is left to itself before it is made to try again.
-const RETRY_AFTER: Duration = Duration::from_secs(20);
+/// How long the controller is left to itself before it is made to try again. A cluster with refused
+/// pods is reconciled as often.
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(20);
 /// Events of an object that are read.
 const EVENTS_MAX: u32 = 50;
 const KEPT_MAX: usize = 4096;

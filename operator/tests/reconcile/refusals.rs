@@ -1,11 +1,15 @@
 //! Refusals by the API server are reported, and hold up nothing that does not depend on them.
 
+use std::time::Duration;
+
 use dengine_crds::conditions;
 use dengine_crds::names::annotations;
+use dengine_operator::cluster;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use kube::runtime::controller::Action;
 use serde_json::{Value, json};
 
 use crate::old_volumes::{claim_goes, given_up};
@@ -147,6 +151,22 @@ async fn refused_pods_are_retried_until_they_are_there() {
     let uid = world.api.list::<StatefulSet>("/statefulsets/demo")[0].uid();
     is_refused(&world, "ours", &uid.unwrap(), "it was, until a moment ago");
     assert_eq!(five_reconciliations(&world, [retry, EVENTS]).await, [0, 0]);
+}
+
+/// It was looked at less and less often, as every cluster is that does not change.
+#[tokio::test]
+async fn a_cluster_with_refused_pods_is_looked_at_as_often_as_they_are_retried() {
+    let world = World::settled().await;
+    let uid = world.api.list::<StatefulSet>("/statefulsets/demo")[0].uid();
+    world.api.remove(POD);
+    is_refused(&world, "ours", &uid.unwrap(), "exceeded quota: small");
+    let mut next = Action::await_change();
+    for _ in 0..10 {
+        let (cluster, caches) = (world.cluster(), world.caches());
+        let reconciled = cluster::reconcile(&cluster, &world.context, &caches).await;
+        next = reconciled.unwrap();
+    }
+    assert_eq!(next, Action::requeue(Duration::from_secs(20)));
 }
 
 /// An image that cannot be pulled, and a webhook that forbids deleting its pod.
