@@ -185,6 +185,21 @@ fn who_has_asked_for_nothing_lately_is_nobody() {
     assert_eq!(model.ledger.accounts.len(), 1);
 }
 
+/// A read counts once it has worked for a while, and may wait for longer before.
+#[test]
+fn who_is_served_elsewhere_is_somebody_for_as_long() {
+    let mut model = Model::of(2, 2);
+    model.periods(1, [5, 5]);
+    let read = Arc::clone(&model.sources[1].elsewhere);
+    let accounts = |model: &mut Model| {
+        model.periods(2 * ASKED_LATELY as usize, [5]);
+        model.ledger.accounts.len()
+    };
+    assert_eq!(accounts(&mut model), 2);
+    drop(read);
+    assert_eq!(accounts(&mut model), 1);
+}
+
 /// In a row, each for so many periods, then nobody for so many: the part of their time in which
 /// they are not heavy. In each period somebody asks for little.
 fn unnoticed(sources: usize, on: u32, off: u32) -> f64 {

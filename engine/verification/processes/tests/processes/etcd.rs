@@ -18,8 +18,11 @@ use dengine_etcd::etcdserverpb::{
     RangeResponse, RequestOp, StatusRequest, TxnRequest,
 };
 use tokio::time::sleep;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Response, Status};
+use tonic::{Code, Request, Response, Status};
+use tonic_prost::ProstCodec;
 
 use crate::harness::{Cluster, Member, becomes, eventually};
 use crate::membership::addition;
@@ -82,6 +85,44 @@ fn keys(response: &RangeResponse) -> String {
 fn refused<T: std::fmt::Debug>(result: Result<Response<T>, Status>, code: Code, message: &str) {
     let status = result.unwrap_err();
     assert_eq!((status.code(), status.message()), (code, message));
+}
+
+/// Whichever way a call takes to its service.
+#[tokio::test]
+async fn a_method_that_is_not_there_is_unimplemented() {
+    let cluster = Cluster::form_with(1, Member::serve_etcd).await;
+    let member = &cluster.members[0];
+    let own = Endpoint::from_shared(format!("http://{}", member.address()));
+    let own = own.unwrap().connect().await.unwrap();
+    for (channel, service) in [
+        (channel(member).await, "etcdserverpb.KV"),
+        (own, "dengine.v1.Kv"),
+    ] {
+        let code = async |path: String| {
+            let mut client = Grpc::new(channel.clone());
+            client.ready().await.unwrap();
+            let codec = ProstCodec::<PutRequest, RangeResponse>::default();
+            let path = PathAndQuery::try_from(path).unwrap();
+            let answer = client.unary(Request::new(put("key", "value")), path, codec);
+            answer
+                .await
+                .map_or_else(|status| status.code(), |_| Code::Ok)
+        };
+        for unknown in [
+            format!("/{service}/Nothing"),
+            format!("/{service}/"),
+            format!("/{service}s/Put"),
+            "/".to_owned(),
+        ] {
+            let said = code(unknown.clone()).await;
+            assert_eq!(said, Code::Unimplemented, "{unknown}");
+        }
+        assert_eq!(
+            code(format!("/{service}/Put")).await,
+            Code::Ok,
+            "the body is one"
+        );
+    }
 }
 
 #[tokio::test]
