@@ -58,19 +58,18 @@ impl RecentHistory {
         if now == before || !self.is_followed.load(Ordering::Relaxed) {
             return;
         }
-        // The applier waits for nobody who frees what it made.
-        if batch.copy_bytes() > RECENT_BYTES_MAX {
-            // It would not stay, and without it those before it end too early.
-            let let_go = self.lock().take_all();
-            drop(let_go);
-            return;
-        }
-        let step = RecentStep {
-            first: Revision(before.0 + 1),
-            last: now,
-            batch: batch.clone(),
+        let let_go = if batch.copy_bytes() > RECENT_BYTES_MAX {
+            // It would not stay, and those before it would end at a gap.
+            self.lock().take_all()
+        } else {
+            let step = RecentStep {
+                first: Revision(before.0 + 1),
+                last: now,
+                batch: batch.clone(),
+            };
+            self.lock().push(Arc::new(step))
         };
-        let let_go = self.lock().push(Arc::new(step));
+        // Without the lock: whoever follows waits for nobody who frees memory.
         drop(let_go);
     }
 
@@ -274,9 +273,9 @@ mod tests {
         assert!((10..50).contains(&few.len()), "{few:?}");
         let in_a_row = first..first + few.len() as u64;
         assert!(few.into_iter().eq(in_a_row));
-        let half = step(&recent, now, 12, 100_000);
-        assert!(read(&recent, now + 1).len() == 12, "of this size one fits");
-        let now = half;
+        let more_than_half = step(&recent, now, 12, 100_000);
+        assert_eq!(read(&recent, now + 1).len(), 12, "one of this size fits");
+        let now = more_than_half;
         let large = step(&recent, now, 1, RECENT_BYTES_MAX);
         assert!(read(&recent, now).is_empty());
         assert_eq!(recent.lock().bytes, 0);
