@@ -73,8 +73,8 @@ pub mod annotations {
     /// On a StatefulSet, and on claims: the highest version that every member has run. It applies
     /// if the cluster's status has a lower one.
     pub const CLUSTER_VERSION: &str = "dengine.io/cluster-version";
-    /// On a StatefulSet of whose pods the API server refuses some: when the operator last had its
-    /// controller try again, in RFC 3339.
+    /// On a StatefulSet some of whose pods the API server refuses: when the operator last had its
+    /// controller try again. Nothing reads it: the change itself wakes the controller.
     pub const RETRIED_AT: &str = "dengine.io/retried-at";
     /// On claims: the image of the members. It applies while there is no StatefulSet.
     pub const IMAGE: &str = "dengine.io/image";
