@@ -10,8 +10,16 @@
 //! milliseconds at each step; also for that of a long read or a compaction of this process. Who
 //! waits for a thousand answers at once does not notice; a call that is alone takes twenty times as
 //! long. So all threads are scheduled as batch while those that serve clients find much to do
-//! whenever they wake, and as usual while they find little, or while somebody is
-//! [heavy](crate::connections): whoever is light must not wait for what that one's threads do.
+//! whenever they wake, or have many calls under way, and as usual while both are few, or while
+//! somebody is [heavy](crate::connections): whoever is light must not wait for what that one's
+//! threads do.
+//!
+//! On a slower machine the same clients let less be found, and what another member passes on is one
+//! task, however many calls are in its frame. How many calls are under way depends less on that: it
+//! is what they took together, divided by the time in which they ended (Little's law). What waits
+//! in a socket is not known, and a frame of a client counts as one: who makes all of its calls is
+//! one client. Where other programs keep the processors busy, calls take longer because of batch.
+//! So what was decided by calls is decided again now and then, as it is without.
 //!
 //! What is done for many watches of a key at each write is as much as many calls are.
 //!
@@ -23,7 +31,7 @@
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use tokio::sync::Notify;
@@ -41,8 +49,18 @@ const MANY: u64 = 7;
 /// So many or fewer while they are batch are too few. Of a hundred clients it is twelve to
 /// fourteen, and ten where other programs keep the processors busy, of a thousand sixteen and more.
 const FEW: u64 = 11;
+/// Calls under way, on average, that are many as well, if one ends at each wake. Of a hundred
+/// clients of three members a member has twenty as usual, of a thousand fifteen to fifty, by what
+/// they ask for, and of thirty it has seven.
+const MANY_CALLS: u32 = 16;
+/// Fewer while they are batch are too few.
+const FEW_CALLS: u32 = 10;
+/// No more of a call counts: what waits for a lock or a slow disk is none that waits for a thread.
+const COUNTED_OF_A_CALL: Duration = Duration::from_millis(10);
+/// After so many periods for which not tasks alone would be enough, it is looked how it is without.
+const PERIODS_UNSURE: u32 = 100;
 /// So many in a period, or fewer: those who called have gone.
-const FEW_IN_PERIOD: u64 = 200;
+const FEW_IN_PERIOD: u32 = 200;
 /// In so many periods in a row, and they are scheduled as usual.
 const FEW_PERIODS: u32 = 10;
 /// A period counts as so many if most of those who called have gone.
@@ -58,28 +76,44 @@ const WITHOUT_PAUSE: u64 = 512;
 /// So often at most it is looked for threads that were started meanwhile.
 #[cfg(target_os = "linux")]
 const PASSES: usize = 8;
-/// One wake, in the sum of wakes and tasks.
-const ONE_WAKE: u64 = 1 << 40;
+/// One wake in the sum of wakes and tasks, or one call in that of calls and microseconds.
+const ONE: u64 = 1 << 40;
 
 thread_local! {
     /// Tasks of clients that this thread has polled since it woke.
     static FOUND: Cell<u64> = const { Cell::new(0) };
+    /// Calls that have ended there since, and what they took together.
+    static ENDED: Cell<u64> = const { Cell::new(0) };
 }
 
 static FOUND_BY_ALL: Found = Found::nothing();
 /// All threads of this process wait for whoever runs.
 static ALL_ARE_BATCH: AtomicBool = AtomicBool::new(false);
 
-/// Wakes of threads that serve clients, and tasks that they found.
+/// What threads that serve clients found when they woke.
 struct Found {
-    /// Of both, since they were looked at.
+    /// Wakes and tasks, since they were looked at.
     sum: AtomicU64,
+    /// Calls that ended since, and what they took together in microseconds.
+    ended: AtomicU64,
     /// Something was done for a client that is heavy since it was looked last.
     heavy: AtomicBool,
     /// The judge looks at them every [`PERIOD`], or waits until that makes sense.
     is_judged: AtomicBool,
     /// Wakes it when much is found.
     much: Notify,
+}
+
+/// What was found since it was looked last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    wakes: u64,
+    tasks: u64,
+    /// That ended.
+    calls: u64,
+    calls_took: Duration,
+    /// For how long.
+    within: Duration,
 }
 
 /// How a thread is scheduled.
@@ -91,15 +125,22 @@ enum Policy {
     Batch,
 }
 
-/// Periods in a row in which little was found.
+/// Periods in which little was found.
 #[derive(Debug, Default)]
-struct Few(u32);
+struct Few {
+    /// In a row.
+    few: u32,
+    /// In all, those for which tasks alone would not be enough.
+    unsure: u32,
+}
 
 /// Why threads are scheduled as usual again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// Those who called have gone, and may come back any time.
     Quiet,
+    /// It may be so only because it is batch.
+    Unsure,
     /// Batch does not pay for those who call.
     TooFew,
     /// Somebody is heavy.
@@ -120,9 +161,18 @@ pub(crate) fn found_a_task() {
     }
 }
 
+/// Serves so many calls, which begin now and end together, and notes how long that took.
+pub(crate) fn timed<T>(calls: usize, serve: impl Future<Output = T>) -> impl Future<Output = T> {
+    let begun = Instant::now();
+    serve.inspect(move |_| {
+        let took = begun.elapsed().min(COUNTED_OF_A_CALL);
+        ENDED.set(ENDED.get() + calls as u64 * (ONE + micros(took)));
+    })
+}
+
 /// This thread has nothing left to do, and sleeps until it is woken.
 pub(crate) fn sleeps() {
-    FOUND_BY_ALL.count(FOUND.take());
+    FOUND_BY_ALL.count(FOUND.take(), ENDED.take());
 }
 
 /// Something is done for a client that is heavy, by threads of lower priority.
@@ -130,6 +180,14 @@ pub(crate) fn somebody_is_heavy() {
     FOUND_BY_ALL.heavy.store(true, Ordering::Relaxed);
     // What these threads find does not count.
     FOUND.set(0);
+    ENDED.set(0);
+}
+
+/// The calls that this thread has ended since it slept, and what they took together.
+#[cfg(test)]
+pub(crate) fn ended() -> (u64, Duration) {
+    let ended = ENDED.get();
+    (ended / ONE, Duration::from_micros(ended % ONE))
 }
 
 /// Whether that was so since it was asked last.
@@ -141,49 +199,64 @@ pub(crate) fn somebody_was_heavy() -> bool {
 /// Sets the policy of all threads of this process by what those find that serve clients. To be
 /// polled once, until the process ends.
 pub async fn judge() -> Infallible {
-    FOUND_BY_ALL.judge(set_all, sleep).await
+    let wait = async |time| {
+        let begun = Instant::now();
+        sleep(time).await;
+        begun.elapsed()
+    };
+    FOUND_BY_ALL.judge(set_all, wait).await
 }
 
 impl Found {
     const fn nothing() -> Self {
         Self {
             sum: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
             heavy: AtomicBool::new(false),
             is_judged: AtomicBool::new(false),
             much: Notify::const_new(),
         }
     }
 
-    /// Counts a wake at which so many tasks were found.
-    fn count(&self, tasks: u64) {
+    /// Counts a wake at which so many tasks were found, and these calls ended.
+    fn count(&self, tasks: u64, ended: u64) {
+        self.ended.fetch_add(ended, Ordering::Relaxed);
         // Timers and the like.
         if tasks == 0 {
             return;
         }
-        let more = ONE_WAKE + tasks.min(COUNTED_AT_A_WAKE);
-        let wakes = self.sum.fetch_add(more, Ordering::Relaxed) / ONE_WAKE + 1;
+        let more = ONE + tasks.min(COUNTED_AT_A_WAKE);
+        let wakes = self.sum.fetch_add(more, Ordering::Relaxed) / ONE + 1;
         if wakes < WAKES || self.is_judged.load(Ordering::Relaxed) {
             return;
         }
-        let (wakes, tasks) = self.take();
+        let seen = self.take(Duration::MAX);
         // Fewer if another thread has been here meanwhile.
-        if wakes >= WAKES && tasks >= MANY * wakes {
+        if seen.wakes >= WAKES && (seen.finds(MANY) || seen.ends_calls()) {
             self.much.notify_one();
         }
     }
 
-    /// What was found since: wakes, and tasks.
-    fn take(&self) -> (u64, u64) {
+    /// What was found since this was asked last, which is so long ago.
+    fn take(&self, within: Duration) -> Seen {
         let sum = self.sum.swap(0, Ordering::Relaxed);
-        (sum / ONE_WAKE, sum % ONE_WAKE)
+        let ended = self.ended.swap(0, Ordering::Relaxed);
+        Seen {
+            wakes: sum / ONE,
+            tasks: sum % ONE,
+            calls: ended / ONE,
+            calls_took: Duration::from_micros(ended % ONE),
+            within,
+        }
     }
 
     fn somebody_was_heavy(&self) -> bool {
         self.heavy.swap(false, Ordering::Relaxed)
     }
 
-    /// See [`judge`]; `set` returns whether it could do it, and `wait` waits for so long.
-    async fn judge<W: Future<Output = ()>>(
+    /// See [`judge`]; `set` returns whether it could do it, and `wait` waits for so long, and
+    /// returns how long it was.
+    async fn judge<W: Future<Output = Duration>>(
         &self,
         mut set: impl FnMut(Policy) -> bool,
         wait: impl Fn(Duration) -> W,
@@ -193,12 +266,12 @@ impl Found {
             self.is_judged.store(true, Ordering::Relaxed);
             // It may have been a burst; and threads of lower priority, on which somebody is heavy,
             // have a turn only now and then. Who was heavy long ago says nothing.
-            let _before = self.somebody_was_heavy();
-            wait(PERIOD).await;
-            let (wakes, tasks) = self.take();
+            let _before = (self.somebody_was_heavy(), self.take(Duration::MAX));
+            let seen = self.take(wait(PERIOD).await);
+            let is_much = seen.finds(MANY) || seen.has_calls(MANY_CALLS);
             let end = match self.somebody_was_heavy() {
                 true => End::Heavy,
-                false if tasks <= FEW_IN_PERIOD || tasks < MANY * wakes => End::Quiet,
+                false if seen.is_quiet() || !is_much => End::Quiet,
                 false => {
                     set(Policy::Batch);
                     let end = self.until_few(&wait).await;
@@ -208,10 +281,10 @@ impl Found {
                     end
                 }
             };
-            if end != End::Quiet {
+            if matches!(end, End::TooFew | End::Heavy) {
                 wait(USUAL_FOR).await;
             }
-            self.take();
+            self.take(Duration::MAX);
             // From before it was judged.
             let _ = self.much.notified().now_or_never();
             self.is_judged.store(false, Ordering::Relaxed);
@@ -219,33 +292,66 @@ impl Found {
     }
 
     /// Why it ends to be batch.
-    async fn until_few<W: Future<Output = ()>>(&self, wait: &impl Fn(Duration) -> W) -> End {
+    async fn until_few<W: Future<Output = Duration>>(&self, wait: &impl Fn(Duration) -> W) -> End {
         let mut few = Few::default();
         loop {
-            wait(PERIOD).await;
-            let (wakes, tasks) = self.take();
-            if let Some(end) = few.one_more(wakes, tasks, self.somebody_was_heavy()) {
+            let seen = self.take(wait(PERIOD).await);
+            if let Some(end) = few.one_more(seen, self.somebody_was_heavy()) {
                 return end;
             }
         }
     }
 }
 
+impl Seen {
+    /// Whether at least so many tasks were found at a wake, on average.
+    fn finds(self, tasks: u64) -> bool {
+        self.tasks >= tasks * self.wakes
+    }
+
+    /// Whether a call ended at each wake, on average. Of one client it is every second or third.
+    fn ends_calls(self) -> bool {
+        self.calls >= self.wakes
+    }
+
+    /// Whether at least so many calls were under way, on average, and not only to wait.
+    fn has_calls(self, under_way: u32) -> bool {
+        self.ends_calls() && self.calls_took >= self.within.saturating_mul(under_way)
+    }
+
+    /// Whether those who called have gone.
+    fn is_quiet(self) -> bool {
+        let tasks = u32::try_from(self.tasks).unwrap_or(u32::MAX);
+        PERIOD.saturating_mul(tasks) <= self.within.saturating_mul(FEW_IN_PERIOD)
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 impl Few {
-    /// One more period is over, in which threads woke so often and found so many tasks. Why that
-    /// ends it, if it does.
-    fn one_more(&mut self, wakes: u64, tasks: u64, heavy: bool) -> Option<End> {
+    /// One more period is over, in which this was seen. Why that ends it, if it does.
+    fn one_more(&mut self, seen: Seen, heavy: bool) -> Option<End> {
         if heavy {
             return Some(End::Heavy);
         }
-        let quiet = tasks <= FEW_IN_PERIOD;
-        self.0 = match tasks {
-            _ if quiet || tasks < MANY * wakes => self.0 + VERY_FEW,
-            _ if tasks <= FEW * wakes => self.0 + 1,
-            _ => 0,
+        let by_tasks = seen.tasks > FEW * seen.wakes;
+        self.few = match seen {
+            _ if seen.is_quiet() => self.few + VERY_FEW,
+            _ if by_tasks || seen.has_calls(FEW_CALLS) => 0,
+            _ if seen.finds(MANY) => self.few + 1,
+            _ => self.few + VERY_FEW,
         };
-        let end = if quiet { End::Quiet } else { End::TooFew };
-        (self.0 >= FEW_PERIODS).then_some(end)
+        self.unsure += u32::from(!by_tasks);
+        if self.few >= FEW_PERIODS {
+            return Some(if seen.is_quiet() {
+                End::Quiet
+            } else {
+                End::TooFew
+            });
+        }
+        (self.unsure >= PERIODS_UNSURE).then_some(End::Unsure)
     }
 }
 
@@ -307,31 +413,64 @@ mod tests {
 
     use super::*;
 
-    /// After which of the periods it ends, in each of which so many tasks are found at 100 wakes.
-    fn ends_after(averages: &[u64]) -> Option<usize> {
+    /// So many tasks and calls at so many wakes, and so many calls were under way in a period.
+    fn seen(wakes: u64, (tasks, calls): (u64, u64), under_way: u32) -> Seen {
+        Seen {
+            wakes,
+            tasks,
+            calls,
+            calls_took: under_way * PERIOD,
+            within: PERIOD,
+        }
+    }
+
+    /// After which of the periods it ends, in each of which so many tasks are found at a wake,
+    /// and so many calls are under way.
+    fn ends_after(averages: &[u64], under_way: u32) -> Option<usize> {
         let mut few = Few::default();
         averages.iter().position(|tasks| {
-            let end = few.one_more(100, 100 * tasks, false);
-            assert!(end.is_none_or(|end| end == End::TooFew));
+            let end = few.one_more(seen(200, (200 * tasks, 200), under_way), false);
+            assert!(end.is_none_or(|end| end == End::TooFew), "{end:?}");
             end.is_some()
         })
     }
 
     #[test]
     fn little_now_and_then_does_not_end_it_and_little_all_the_time_does() {
-        assert_eq!(ends_after(&[20; 100]), None);
+        let few = FEW_CALLS - 1;
+        assert_eq!(ends_after(&[20; 100], few), None);
         let now_and_then = [&[11; 7][..], &[6, 12]].concat().repeat(10);
-        assert_eq!(ends_after(&now_and_then), None);
+        assert_eq!(ends_after(&now_and_then, few), None);
         let all_the_time = [&[12][..], &[11; 10]].concat();
-        assert_eq!(ends_after(&all_the_time), Some(10));
-        assert_eq!(ends_after(&[3; 5]), Some(4), "most of them have gone");
+        assert_eq!(ends_after(&all_the_time, few), Some(10));
+        assert_eq!(ends_after(&[4; 5], few), Some(4), "most of them have gone");
+    }
+
+    #[test]
+    fn so_many_tasks_are_few_and_hardly_more_are_not() {
+        let ends = |tasks| {
+            let mut few = Few::default();
+            let seen = seen(100, (tasks, 100), 0);
+            (0..10).find_map(|_| few.one_more(seen, false))
+        };
+        assert_eq!(ends(100 * FEW), Some(End::TooFew));
+        assert_eq!(ends(100 * FEW + 1), None);
+    }
+
+    #[test]
+    fn many_calls_are_much_unless_few_of_them_end() {
+        assert_eq!(ends_after(&[3; 99], FEW_CALLS), None);
+        let waits = seen(200, (600, 199), FEW_CALLS);
+        let mut few = Few::default();
+        let ends = [(); 5].map(|()| few.one_more(waits, false));
+        assert_eq!(ends[4], Some(End::TooFew));
     }
 
     #[test]
     fn it_ends_when_nobody_calls_and_for_few_whom_many_watch() {
         for (wakes, tasks) in [(0, 0), (1, 128), (2, 200)] {
             let mut few = Few::default();
-            let mut ends = [(); 5].map(|()| few.one_more(wakes, tasks, false));
+            let mut ends = [(); 5].map(|()| few.one_more(seen(wakes, (tasks, 9), 1_000), false));
             assert_eq!(ends[4].take(), Some(End::Quiet));
             assert_eq!(ends, [None; 5], "{tasks} tasks at {wakes} wakes");
         }
@@ -339,7 +478,7 @@ mod tests {
 
     #[test]
     fn it_ends_as_soon_as_somebody_is_heavy() {
-        let end = Few::default().one_more(100, 2_000, true);
+        let end = Few::default().one_more(seen(100, (2_000, 100), 100), true);
         assert_eq!(end, Some(End::Heavy));
     }
 
@@ -352,11 +491,11 @@ mod tests {
         let found = Found::nothing();
         for (tasks, is_much) in [(MANY, true), (MANY - 1, false), (MANY, true)] {
             for _ in 1..WAKES {
-                found.count(0);
-                found.count(tasks);
+                found.count(0, 0);
+                found.count(tasks, 0);
                 assert!(!is_told_of_much(&found));
             }
-            found.count(tasks);
+            found.count(tasks, 0);
             assert_eq!(is_told_of_much(&found), is_much, "{tasks} tasks");
         }
     }
@@ -364,29 +503,48 @@ mod tests {
     #[test]
     fn a_burst_does_not_stand_for_the_wakes_around_it() {
         let found = Found::nothing();
-        found.count(100_000);
-        (1..WAKES).for_each(|_| found.count(3));
+        found.count(100_000, 0);
+        (1..WAKES).for_each(|_| found.count(3, 0));
         assert!(!is_told_of_much(&found));
+    }
+
+    #[test]
+    fn as_many_calls_as_wakes_are_worth_a_look() {
+        let found = Found::nothing();
+        (1..WAKES).for_each(|_| found.count(1, ONE));
+        found.count(1, 0);
+        assert!(!is_told_of_much(&found), "one call less");
+        (0..WAKES).for_each(|_| found.count(1, ONE));
+        assert!(is_told_of_much(&found));
     }
 
     /// The first policies that the judge sets, and how many milliseconds after the one before, if
     /// `find` says what is found in each millisecond.
     fn sets<const N: usize>(find: impl Fn(&Found, u64)) -> [(Policy, u64); N] {
+        sets_what_changes_them(|found, now, _| find(found, now))
+    }
+
+    /// The same if that depends on the policy.
+    fn sets_what_changes_them<const N: usize>(
+        find: impl Fn(&Found, u64, Policy),
+    ) -> [(Policy, u64); N] {
         let (found, now) = (Found::nothing(), Cell::new(0));
+        let sets = RefCell::new(Vec::new());
         let pass = |ms| {
             (0..ms).for_each(|_| {
                 now.set(now.get() + 1);
-                find(&found, now.get());
+                let last = sets.borrow().last().copied();
+                let policy = last.map_or(Policy::Usual, |(policy, _)| policy);
+                find(&found, now.get(), policy);
             });
         };
-        let sets = RefCell::new(Vec::new());
         let set = |policy| {
             sets.borrow_mut().push((policy, now.get()));
             true
         };
         let wait = |time: Duration| {
             pass(time.as_millis());
-            yield_now()
+            yield_now().map(move |()| time)
         };
         let mut judge = pin!(found.judge(set, wait));
         while sets.borrow().len() < N {
@@ -403,7 +561,82 @@ mod tests {
 
     /// Finds so many tasks at a wake, and wakes often.
     fn finds(found: &Found, tasks: u64) {
-        (0..WAKES).for_each(|_| found.count(tasks));
+        (0..WAKES).for_each(|_| found.count(tasks, 0));
+    }
+
+    /// Ends a call at each of so many wakes in a millisecond, of which so many are under way.
+    fn has_calls(found: &Found, wakes: u32, under_way: u32) {
+        let took = under_way * Duration::from_millis(1) / wakes;
+        (0..wakes).for_each(|_| found.count(3, ONE + micros(took)));
+    }
+
+    #[test]
+    fn many_calls_begin_it_and_few_end_it() {
+        for wakes in [1, 10, 50] {
+            let [one, two] = sets(|found, now| {
+                let many = (1_000..2_000).contains(&now);
+                has_calls(found, wakes, if many { MANY_CALLS } else { FEW_CALLS - 1 });
+            });
+            let begins = 1_000..=1_300;
+            assert!(one.0 == Policy::Batch && begins.contains(&one.1), "{one:?}");
+            let ends = 1_000..=1_600;
+            assert!(two.0 == Policy::Usual && ends.contains(&two.1), "{two:?}");
+        }
+    }
+
+    /// Where others keep the processors busy, calls are many because each waits for long.
+    #[test]
+    fn it_does_not_go_on_for_calls_that_are_many_because_of_it() {
+        let [one, two, three] = sets_what_changes_them(|found, now, policy| {
+            let calm = 300..40_000;
+            let many = !calm.contains(&now) || policy == Policy::Batch;
+            has_calls(found, 10, if many { MANY_CALLS } else { 1 });
+        });
+        assert!(one.0 == Policy::Batch && one.1 <= 200, "{one:?}");
+        let ends = 9_900..=10_100;
+        assert!(two.0 == Policy::Usual && ends.contains(&two.1), "{two:?}");
+        assert!(three.1 > 29_000, "{three:?}");
+    }
+
+    /// And for tasks that are many now and then.
+    #[test]
+    fn it_is_interrupted_however_often_tasks_are_many() {
+        let [_, two] = sets(|found, now| match now / 1_000 % 2 {
+            0 => finds(found, 20),
+            _ => has_calls(found, 10, MANY_CALLS),
+        });
+        let ends = 18_000..=22_000;
+        assert!(two.0 == Policy::Usual && ends.contains(&two.1), "{two:?}");
+    }
+
+    #[test]
+    fn it_is_hardly_interrupted_to_see_how_it_is_without() {
+        let [_, two, three] = sets(|found, _| has_calls(found, 10, MANY_CALLS));
+        assert!(two.0 == Policy::Usual && two.1 >= 9_900, "{two:?}");
+        assert!(three.0 == Policy::Batch && three.1 <= 120, "{three:?}");
+    }
+
+    #[test]
+    fn time_that_was_longer_than_planned_is_not_taken_for_much() {
+        let tasks = 2 * u64::from(FEW_IN_PERIOD);
+        let in_one = seen(100, (tasks, 100), MANY_CALLS);
+        assert!(in_one.has_calls(MANY_CALLS) && !in_one.is_quiet());
+        let within = 2 * PERIOD;
+        let in_two = Seen { within, ..in_one };
+        assert!(!in_two.has_calls(MANY_CALLS) && in_two.is_quiet());
+    }
+
+    #[tokio::test]
+    async fn of_a_call_that_waits_for_something_else_little_counts() {
+        let call = COUNTED_OF_A_CALL / 2;
+        timed(1, sleep(call)).await;
+        let (calls, took) = ended();
+        assert!(calls == 1 && took >= call, "{calls} took {took:?}");
+        ENDED.set(0);
+        timed(3, sleep(3 * COUNTED_OF_A_CALL)).await;
+        assert_eq!(ended(), (3, 3 * COUNTED_OF_A_CALL));
+        somebody_is_heavy();
+        assert_eq!(ended(), (0, Duration::ZERO), "nothing of who is heavy");
     }
 
     #[test]
@@ -470,8 +703,10 @@ mod tests {
     fn nothing_is_taken_from_the_judge_while_it_looks() {
         let found = Found::nothing();
         found.is_judged.store(true, Ordering::Relaxed);
-        (0..2 * WAKES).for_each(|_| found.count(20));
+        (0..2 * WAKES).for_each(|_| found.count(20, ONE + micros(PERIOD)));
         assert!(!is_told_of_much(&found));
-        assert_eq!(found.take(), (2 * WAKES, 2 * WAKES * 20));
+        let (wakes, under_way) = (2 * WAKES, 2 * u32::try_from(WAKES).unwrap());
+        let all = seen(wakes, (20 * wakes, wakes), under_way);
+        assert_eq!(found.take(PERIOD), all);
     }
 }

@@ -22,6 +22,7 @@ use tower::{Service, ServiceExt as _};
 
 use super::incoming::Guarded;
 use super::{Connection, Incoming};
+use crate::preemption;
 
 /// Of a request: tokens of proxies fit. They are held before anybody has looked at the call.
 const HEADER_BYTES_MAX: u32 = 8 * 1024;
@@ -159,7 +160,7 @@ struct OfConnection(Arc<Connection>);
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for OfConnection {
     fn execute(&self, call: F) {
-        self.0.spawn(call);
+        self.0.spawn(preemption::timed(1, call));
     }
 }
 
@@ -252,6 +253,20 @@ mod tests {
         client.write_all(b"P").await.unwrap();
         let closed = timeout(LONG / 6, client.read_to_end(&mut Vec::new())).await;
         assert!(closed.is_ok(), "it is kept");
+    }
+
+    /// So that it is known how many are under way.
+    #[tokio::test]
+    async fn the_time_of_calls_is_taken() {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let call = Duration::from_millis(5);
+        OfConnection(Arc::new(Connection::alone())).execute(async move {
+            tokio::time::sleep(call).await;
+            let _ = tell.send(());
+        });
+        told.await.unwrap();
+        let (calls, took) = preemption::ended();
+        assert!(calls == 1 && took >= call, "{calls} took {took:?}");
     }
 
     /// What waits for a first word, whether it comes or not, waited for it while the member was to

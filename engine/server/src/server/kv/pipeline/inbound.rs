@@ -19,6 +19,7 @@ use super::waiting::{Part, PartCalls};
 use super::{Caller, Done, Inbound, Pipeline, Reads, Serving, Writes, cancelled, too_late};
 use crate::node::answers::Held;
 use crate::node::waiters::Waiters;
+use crate::preemption::timed;
 use crate::server::forward::Origin;
 use crate::server::gate::{Admitted, Kind};
 use crate::server::kv::reads::Read;
@@ -221,7 +222,7 @@ impl Pipeline {
         };
         let serving = Arc::clone(&self.serving);
         let from = self.caller.source.address();
-        self.work(async move {
+        self.work(writes.calls.len(), async move {
             let held = Some(serving.answers.none(from));
             let node = &serving.node;
             let written = node.write_held(commands, Some(from), held, Some(waiters), traces);
@@ -326,15 +327,20 @@ impl Pipeline {
             self.outbound.tell_leader(&leader.client_address);
         }
         let serving = Arc::clone(&self.serving);
-        self.work(async move {
+        self.work(reads.gets.len(), async move {
             let fresh = before(latest, serving.freshen(level)).await;
             Done::Fresh(reads, fresh.unwrap_or_else(|| Err(too_late())))
         });
     }
 
-    /// Works beside everything else of the stream.
-    fn work(&self, work: impl Future<Output = Done> + Send + 'static) {
-        self.working.push(work.boxed());
+    /// Works for so many calls beside everything else of the stream.
+    fn work(&self, calls: usize, work: impl Future<Output = Done> + Send + 'static) {
+        // A member passes on those of many clients, and a client makes all of them.
+        let calls = match self.caller.origin {
+            Origin::Member => calls,
+            Origin::Client => 1,
+        };
+        self.working.push(timed(calls, work).boxed());
     }
 
     /// The same for one call, until its client gives it up.
@@ -345,7 +351,7 @@ impl Pipeline {
     ) {
         let (work, handle) = abortable(work);
         self.alone.insert(id, handle);
-        self.work(async move { work.await.unwrap_or(Done::Cancelled(id)) });
+        self.work(1, async move { work.await.unwrap_or(Done::Cancelled(id)) });
     }
 }
 
