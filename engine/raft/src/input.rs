@@ -117,6 +117,9 @@ pub enum Write {
         /// The client's address: while several write, their writes are proposed in turns. `None`
         /// for the member's own, which take no turns.
         from: Option<IpAddr>,
+        /// Whether the leader may be asked to propose it, if another member leads and takes it
+        /// ([`may_be_passed_on`](crate::replica::may_be_passed_on)).
+        passes: bool,
     },
     /// A change of the members.
     Change(MembershipChange),
@@ -136,6 +139,7 @@ impl Write {
         Self::Command {
             command,
             from: None,
+            passes: false,
         }
     }
 }

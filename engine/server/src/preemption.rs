@@ -14,8 +14,10 @@
 //! somebody is [heavy](crate::connections): whoever is light must not wait for what that one's
 //! threads do.
 //!
-//! On a slower machine the same clients let less be found, and what another member passes on is one
-//! task, however many calls are in its frame. How many calls are under way depends less on that: it
+//! What other members pass on to a leader counts like tasks that are found, where it is applied.
+//!
+//! On a slower machine the same clients let less be found, and what another member passes on over a
+//! stream is one task, however many calls are in its frame. How many calls are under way depends less on that: it
 //! is what they took together, divided by the time in which they ended (Little's law). What waits
 //! in a socket is not known, and a frame of a client counts as one: who makes all of its calls is
 //! one client. Where other programs keep the processors busy, calls take longer because of batch.
@@ -168,6 +170,16 @@ pub(crate) fn timed<T>(calls: usize, serve: impl Future<Output = T>) -> impl Fut
         let took = begun.elapsed().min(COUNTED_OF_A_CALL);
         ENDED.set(ENDED.get() + calls as u64 * (ONE + micros(took)));
     })
+}
+
+/// So many calls have ended at once that other members passed on, which took so long together. They
+/// are found as many tasks are by a thread that serves clients when it wakes.
+pub(crate) fn ended_of_others(calls: u32, took: Duration) {
+    if calls > 0 {
+        let took = took.min(COUNTED_OF_A_CALL.saturating_mul(calls));
+        let calls = u64::from(calls);
+        FOUND_BY_ALL.count(calls, calls * ONE + micros(took));
+    }
 }
 
 /// This thread has nothing left to do, and sleeps until it is woken.

@@ -153,6 +153,7 @@ pub fn commands_read_max() -> u32 {
 pub fn ack() -> Ack {
     Ack {
         commands_read_max: commands_read_max(),
+        takes_passed_on: true,
     }
 }
 
@@ -316,6 +317,7 @@ mod tests {
             assert_eq!(admitted.reads_max.number(), expect);
             let ack = Ack {
                 commands_read_max: said,
+                takes_passed_on: false,
             };
             assert_eq!(acknowledged(&ack).number(), expect);
         }

@@ -55,6 +55,9 @@ pub struct Ack {
     /// The same of the receiver.
     #[prost(uint32, tag = "1")]
     pub commands_read_max: u32,
+    /// As a leader, the receiver proposes commands that followers pass on to it (`MsgPropose`).
+    #[prost(bool, tag = "2")]
+    pub takes_passed_on: bool,
 }
 /// Why a stream of frames ends: sent by the receiver in place of an Ack, or later.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -63,5 +63,7 @@ pub use log_view::{LogRead, LogReadError};
 pub(crate) use older::without_leader_commit;
 #[cfg(any(test, feature = "testing"))]
 pub use older::without_promise;
-pub use types::{ConfigChange, ConfigChangeKind, Progress, Proposal, Refusal, ReplicaState, Role};
+pub use types::{
+    ConfigChange, ConfigChangeKind, PassedOn, Progress, Proposal, Refusal, ReplicaState, Role,
+};
 pub use validate::PeerMessageError;

@@ -1,5 +1,7 @@
 //! What [`super::Consensus`] is asked, and what it says of itself.
 
+use std::net::IpAddr;
+
 use bytes::Bytes;
 use dengine_types::{Index, MemberId, Term};
 
@@ -10,6 +12,25 @@ pub struct Proposal {
     pub context: Vec<u8>,
     /// What to apply.
     pub data: Bytes,
+}
+
+/// Proposals that members exchange, which is no part of Raft.
+#[derive(Clone, Debug)]
+pub enum PassedOn {
+    /// A follower asks this leader to propose these, in the term in which it leads.
+    Asked {
+        by: MemberId,
+        /// They may be proposed in no other.
+        term: Term,
+        /// Whose they are.
+        client: IpAddr,
+        proposals: Vec<Proposal>,
+    },
+    /// A leader has not proposed, and will not, what has these contexts.
+    Refused {
+        by: MemberId,
+        contexts: Vec<Vec<u8>>,
+    },
 }
 
 /// A change of who votes. One at a time: any two configurations that follow each other share a

@@ -8,10 +8,11 @@ use dengine_kv::membership::MEMBERS_MAX;
 use dengine_log::CONTEXT_BYTES_MAX;
 use dengine_planted::planted;
 use dengine_types::NUMBER_MAX;
-use raft::eraftpb::{Message, MessageType};
+use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use raft::{Raft, StateRole, Storage};
 
 use super::convert;
+use super::driver::passing;
 use super::reads::RoundContext;
 
 /// Rounds of reads that a leader keeps track of for its peers; each has one at a time.
@@ -96,6 +97,10 @@ pub enum PeerMessageError {
         /// Where to go on instead.
         hint: u64,
     },
+    /// It passes on no commands, some without or with another member's contexts, or names no
+    /// client; or it refuses what this member has not passed on.
+    #[error("passes on what no member does")]
+    PassedOn,
     /// It wants a snapshot; members do not ask for those.
     #[error("asks for a snapshot")]
     Snapshot,
@@ -130,13 +135,13 @@ pub(super) fn check<S: Storage>(
         MessageType::MsgReadIndexResp => check_read_response(raft, message),
         MessageType::MsgTimeoutNow => check_timeout_now(raft, message),
         MessageType::MsgRequestVoteResponse => check_vote_response(raft, message),
+        MessageType::MsgPropose => check_passed_on(raft, message),
         MessageType::MsgHeartbeatResponse
         | MessageType::MsgRequestVote
         | MessageType::MsgRequestPreVote
         | MessageType::MsgRequestPreVoteResponse => Ok(()),
         MessageType::MsgHup
         | MessageType::MsgBeat
-        | MessageType::MsgPropose
         | MessageType::MsgSnapshot
         | MessageType::MsgUnreachable
         | MessageType::MsgSnapStatus
@@ -223,7 +228,10 @@ fn check_term(message: &Message, term_max: u64) -> Result<(), PeerMessageError> 
 fn check_ballast(message: &Message) -> Result<(), PeerMessageError> {
     let has_entries = matches!(
         message.msg_type(),
-        MessageType::MsgAppend | MessageType::MsgReadIndex | MessageType::MsgReadIndexResp
+        MessageType::MsgAppend
+            | MessageType::MsgReadIndex
+            | MessageType::MsgReadIndexResp
+            | MessageType::MsgPropose
     );
     let context = message.context.len() <= RoundContext::BYTES;
     let entries = has_entries || message.entries.is_empty();
@@ -357,6 +365,30 @@ fn check_read_response<S: Storage>(
         });
     }
     Ok(())
+}
+
+/// Of one start of one member, all of it: what it passes on, or what it is refused of that.
+fn check_passed_on<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), PeerMessageError> {
+    let whose = match message.reject {
+        true => raft.id,
+        false => message.from,
+    };
+    let Some(first) = message.entries.first() else {
+        return Err(PeerMessageError::PassedOn);
+    };
+    let start = passing::start_of(&first.context);
+    let is_one = |entry: &Entry| {
+        let is_command = entry.entry_type == i32::from(EntryType::EntryNormal);
+        let has_place = entry.term != 0 || entry.index != 0;
+        let is_of_start = RoundContext::is_of(&entry.context, whose)
+            && passing::start_of(&entry.context) == start;
+        is_command && !has_place && is_of_start && entry.data.is_empty() == message.reject
+    };
+    let names_client = passing::client_of(&message.context).is_some();
+    match names_client != message.reject && message.entries.iter().all(is_one) {
+        true => Ok(()),
+        false => Err(PeerMessageError::PassedOn),
+    }
 }
 
 fn check_context(message: &Message, member: u64) -> Result<(), PeerMessageError> {

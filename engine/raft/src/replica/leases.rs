@@ -229,6 +229,7 @@ mod tests {
             self.leader.ask(Write::Command {
                 command,
                 from: None,
+                passes: false,
             });
             self.settle();
         }

@@ -25,6 +25,7 @@ pub(crate) mod lone;
 mod membership;
 mod open;
 mod pace;
+mod passing;
 mod pending;
 mod proposals;
 mod reads;
@@ -48,6 +49,7 @@ pub use lease::LeaseView;
 pub use lessor::LeaseChange;
 pub use log_writer::{LogStep, LogWriter, SyncRule};
 pub use open::{OpenError, Opened, open_member};
+pub use passing::{Ended, LeaderTakes, is_small_enough, may_be_passed_on};
 pub use status::{MemberProgress, ReplicaStatus, Role};
 pub use versions::{Announcement, CommandGate};
 pub use writes::{WriteAnswers, WriteReply};
@@ -67,6 +69,7 @@ use crate::input::{Input, Token, Write};
 use crate::output::{ApplyJob, LogJob, Output};
 use leases::Leases;
 use pace::Pace;
+use passing::{PassedOnHere, PassedOnToLeader};
 use pending::Pending;
 use proposals::Proposals;
 use reads::Reads;
@@ -127,6 +130,9 @@ pub struct Replica<L: LogRead> {
     /// Collected until [`Replica::outputs`]; then one proposal of them all.
     proposals: Proposals,
     pending: Pending,
+    passed_on: PassedOnToLeader,
+    passed_on_here: PassedOnHere,
+    leader_takes: Arc<LeaderTakes>,
     reads: Reads,
     lease: Arc<LeaseView>,
     leases: Leases,
@@ -166,6 +172,8 @@ pub struct Counts {
     pub reads_confirmed: u64,
     /// Reads that the lease answered.
     pub lease_reads: u64,
+    /// Writes that were passed on to a leader.
+    pub writes_passed_on: u64,
     /// Messages that no member sends.
     pub peer_messages_refused: u64,
 }
@@ -216,6 +224,9 @@ impl<L: LogRead + Clone> Replica<L> {
             pace: Pace::default(),
             proposals: Proposals::default(),
             pending: Pending::default(),
+            passed_on: PassedOnToLeader::default(),
+            passed_on_here: PassedOnHere::default(),
+            leader_takes: Arc::default(),
             reads: Reads::default(),
             lease: Arc::default(),
             leases: Leases::of(machine)?,
@@ -255,7 +266,11 @@ impl<L: LogRead> Replica<L> {
         match input {
             Input::Tick => self.on_tick(),
             Input::Write { token, write } => match write {
-                Write::Command { command, from } => self.on_write(token, command, from),
+                Write::Command {
+                    command,
+                    from,
+                    passes,
+                } => self.on_write(token, command, from, passes),
                 Write::Change(change) => self.on_change(token, change),
             },
             Input::Read { token, confirm } => self.on_read(token, confirm),
@@ -266,9 +281,13 @@ impl<L: LogRead> Replica<L> {
                 let taken = self.consensus.message(from, &bytes);
                 self.note_refusal(taken);
                 self.note_acknowledgement(from);
+                self.take_passed_on();
             }
             Input::Removed => self.on_told_removed(),
-            Input::Unreachable(member) => self.consensus.unreachable(member),
+            Input::Unreachable(member) => {
+                self.consensus.unreachable(member);
+                self.forget_passed_on_to(member);
+            }
             Input::LogFull => self.on_log_full(),
             Input::LowOnSpace(is_low) => self.on_low_on_space(is_low),
             Input::CommitsAwaited => self.consensus.await_commits(),
@@ -301,12 +320,16 @@ impl<L: LogRead> Replica<L> {
             self.leases.prune(is_gone);
             self.forget_writes(is_gone);
             self.pending.prune(is_gone);
+            self.passed_on.prune(is_gone);
         }
         self.ask_lease_reads();
         self.begin_at_once(is_gone);
         self.take_turns(is_gone);
         self.lower_proposals();
         self.propose();
+        if self.passed_on.is_awaited() {
+            self.consensus.await_commits();
+        }
         let outputs = self.consensus.outputs();
         for (tokens, refusal) in std::mem::take(&mut self.refused) {
             self.refuse(tokens, self.request_error(refusal));
@@ -316,6 +339,7 @@ impl<L: LogRead> Replica<L> {
         self.pace.committed(appliable, self.now);
         self.publish_lease();
         self.publish_command_version();
+        self.publish_leader_takes();
         std::mem::take(&mut self.outputs)
     }
 
@@ -365,6 +389,13 @@ impl<L: LogRead> Replica<L> {
     #[must_use]
     pub fn command_gate(&self) -> Arc<CommandGate> {
         Arc::clone(&self.command_gate)
+    }
+
+    /// Whether writes that may be passed on ([`may_be_passed_on`]) may be asked for here, although
+    /// another member leads.
+    #[must_use]
+    pub fn leader_takes(&self) -> Arc<LeaderTakes> {
+        Arc::clone(&self.leader_takes)
     }
 
     /// What decides: for checks of invariants.
@@ -439,6 +470,7 @@ impl<L: LogRead> Replica<L> {
         let load = pace::load(range.records, range.bytes);
         self.pace.applied(index, load, range.at);
         self.applied = index;
+        self.passed_on_here.applied(index, self.now);
         let timeout = self.config.election_timeout;
         self.keeping_up.look(index, self.now, timeout);
         self.revision = range.revision;
@@ -501,6 +533,7 @@ impl<L: LogRead> Replica<L> {
     }
 
     fn on_state(&mut self, state: ReplicaState) {
+        self.forget_proposed_of_others(state);
         self.finish_transfer(state);
         self.forget_own_disk(state);
         self.lead_leases();

@@ -15,12 +15,22 @@ pub(super) struct Run {
 }
 
 impl Run {
+    pub(super) const CONTEXT_BYTES: usize = 3 * size_of::<u64>();
+
     /// Unique over all members and all their starts, so that an entry answers only its own caller.
-    pub(super) fn context(self, token: Token) -> [u8; 24] {
-        let mut context = [0; 24];
+    pub(super) fn context(self, token: Token) -> [u8; Self::CONTEXT_BYTES] {
+        let mut context = [0; Self::CONTEXT_BYTES];
         let parts = [self.member_id.0, self.boot_nonce, token.0].map(u64::to_be_bytes);
         context.copy_from_slice(parts.as_flattened());
         context
+    }
+
+    /// Which proposal of this run a context is of, if it is of one.
+    pub(super) fn token_of(self, context: &[u8]) -> Option<Token> {
+        let context = <[u8; Self::CONTEXT_BYTES]>::try_from(context).ok()?;
+        let (parts, _) = context.as_chunks::<{ size_of::<u64>() }>();
+        let token = Token(u64::from_be_bytes(*parts.last()?));
+        (context == self.context(token)).then_some(token)
     }
 }
 

@@ -340,6 +340,7 @@ mod tests {
         assert_eq!(
             counts,
             Counts {
+                writes_passed_on: 0,
                 read_rounds: before.read_rounds + 2,
                 reads_confirmed: before.reads_confirmed + 7,
                 lease_reads: before.lease_reads + 5,

@@ -98,6 +98,7 @@ impl Member {
         self.lone.ask(Write::Command {
             command: EncodedCommand::new(request.into(), CommandVersion::CURRENT),
             from: from.map(|client| IpAddr::from([10, 0, 0, client])),
+            passes: false,
         });
     }
 

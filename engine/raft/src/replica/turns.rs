@@ -22,6 +22,7 @@ use dengine_types::Moment;
 
 use super::Replica;
 use super::pace::load;
+use super::passing::AskedByPeer;
 use crate::consensus::{LogRead, Role};
 use crate::input::{EncodedCommand, OwnCommands, Token};
 
@@ -205,28 +206,42 @@ pub(super) struct QueuedWrite {
 }
 
 /// Where a write comes from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum Proposer {
     /// A caller that waits for it.
-    Caller(Token),
+    Caller {
+        token: Token,
+        /// Whose it is, if it may be passed on to the leader.
+        passes: Option<IpAddr>,
+    },
+    /// A caller of another member, which has passed it on.
+    Peer(AskedByPeer),
     /// The leader itself. It proposes it again if it is not applied for long after this.
     Leader { since: Moment },
 }
 
 impl QueuedWrite {
     fn is_gone(&self, now: Moment, is_gone: &dyn Fn(Token) -> bool) -> bool {
-        match self.proposer {
-            Proposer::Caller(token) => is_gone(token),
-            Proposer::Leader { since } => now.since(since) >= GIVEN_UP_AFTER,
+        match &self.proposer {
+            Proposer::Caller { token, .. } => is_gone(*token),
+            Proposer::Peer(asked) => asked.is_gone(now),
+            Proposer::Leader { since } => now.since(*since) >= GIVEN_UP_AFTER,
         }
     }
 }
 
 impl<L: LogRead> Replica<L> {
-    pub(super) fn on_write(&mut self, token: Token, command: EncodedCommand, from: Option<IpAddr>) {
+    pub(super) fn on_write(
+        &mut self,
+        token: Token,
+        command: EncodedCommand,
+        from: Option<IpAddr>,
+        passes: bool,
+    ) {
+        let passes = from.filter(|_| passes);
         let queued = QueuedWrite {
             command,
-            proposer: Proposer::Caller(token),
+            proposer: Proposer::Caller { token, passes },
         };
         match from {
             Some(from) => self.wait(Writer::Client(from), queued),
@@ -235,8 +250,11 @@ impl<L: LogRead> Replica<L> {
     }
 
     pub(super) fn on_propose(&mut self, own: OwnCommands) {
-        let proposer = Proposer::Leader { since: self.now };
-        let queued = |command| QueuedWrite { command, proposer };
+        let since = self.now;
+        let queued = |command| QueuedWrite {
+            command,
+            proposer: Proposer::Leader { since },
+        };
         self.at_once.extend(own.at_once.into_iter().map(queued));
         for command in own.in_turn {
             self.wait(Writer::Leader, queued(command));
@@ -416,6 +434,7 @@ mod tests {
             leader.0.ask(Write::Command {
                 command: batch.clone(),
                 from: Some(address(1)),
+                passes: false,
             });
         }
         let replica = &mut leader.0.replica;
@@ -575,7 +594,11 @@ mod tests {
         fn write_data(&mut self, client: u8, data: Bytes) {
             let command = EncodedCommand { data, records: 1 };
             let from = Some(address(client));
-            self.0.ask(Write::Command { command, from });
+            self.0.ask(Write::Command {
+                command,
+                from,
+                passes: false,
+            });
         }
 
         /// How many bytes the entries have that are proposed together next.

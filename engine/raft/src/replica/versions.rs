@@ -60,7 +60,10 @@ pub enum Announcement {
     /// At the beginning of a stream to this member.
     Hello,
     /// In its answer to a Hello of this member.
-    Ack,
+    Ack {
+        /// It says besides that, as a leader, it proposes what followers pass on to it.
+        takes_passed_on: bool,
+    },
 }
 
 /// What one member said last, each way. What it answers counts, for it was called where the log
@@ -70,6 +73,7 @@ pub enum Announcement {
 struct Heard {
     hello: Option<CommandVersion>,
     ack: Option<CommandVersion>,
+    takes_passed_on: bool,
 }
 
 impl Heard {
@@ -103,7 +107,10 @@ impl Announced {
         let heard = self.heard.entry(member).or_default();
         match by {
             Announcement::Hello => heard.hello = Some(version),
-            Announcement::Ack => heard.ack = Some(version),
+            Announcement::Ack { takes_passed_on } => {
+                heard.ack = Some(version);
+                heard.takes_passed_on = takes_passed_on;
+            }
         }
         if self.heard.len() > HEARD_MAX {
             self.heard.pop_last();
@@ -121,6 +128,19 @@ impl Announced {
     pub(super) fn of(&self, member: MemberId) -> CommandVersion {
         let heard = self.heard.get(&member);
         heard.map_or(CommandVersion::OLDEST, |heard| heard.version())
+    }
+
+    /// The stream to `member` broke, or is full: what it answers to the next Hello counts.
+    pub(super) fn is_unreachable(&mut self, member: MemberId) {
+        if let Some(heard) = self.heard.get_mut(&member) {
+            heard.takes_passed_on = false;
+        }
+    }
+
+    /// Whether `member` takes what is passed on to it.
+    pub(super) fn takes_passed_on(&self, member: MemberId) -> bool {
+        let heard = self.heard.get(&member);
+        heard.is_some_and(|heard| heard.takes_passed_on)
     }
 
     /// The newest version that `me` and all `members` read.
@@ -161,7 +181,7 @@ impl<L: LogRead> Replica<L> {
         let version = self.command_version();
         // Where this member does not lead all are refused anyway, and callers sent to the leader.
         let leads = self.consensus.state().role == Role::Leader;
-        let tokens = self.proposals.take_if(|proposal| {
+        let taken = self.proposals.take_if(|proposal, _| {
             if !is_newer(&proposal.data, version) {
                 return false;
             }
@@ -173,6 +193,7 @@ impl<L: LogRead> Replica<L> {
                 None => leads,
             }
         });
+        let tokens = self.tokens_of(taken);
         if !tokens.is_empty() {
             let reason = "not every member is known to run a program that can do this: upgrade \
                           those that `dengine admin status` says to read the oldest commands";
@@ -211,7 +232,11 @@ mod tests {
     use crate::input::{EncodedCommand, Input, Write};
     use crate::output::Output;
     use crate::replica::lone::{LoneLeader, record};
-    use Announcement::{Ack, Hello};
+    use Announcement::Hello;
+
+    const ACK: Announcement = Announcement::Ack {
+        takes_passed_on: false,
+    };
 
     const V2: CommandVersion = CommandVersion::OLDEST;
     const V3: CommandVersion = CommandVersion::V3;
@@ -266,6 +291,7 @@ mod tests {
             self.0.ask(Write::Command {
                 command: EncodedCommand::new(Request::from(command), V3),
                 from: None,
+                passes: false,
             });
         }
 
@@ -303,9 +329,9 @@ mod tests {
         leader.hear(2, Hello, V3);
         leader.check(V3);
         // It came back as an older program, and as a newer one.
-        leader.hear(2, Ack, V2);
+        leader.hear(2, ACK, V2);
         leader.check(V2);
-        leader.hear(2, Ack, V3);
+        leader.hear(2, ACK, V3);
         leader.check(V3);
         // A peer that calls as a member may be another.
         leader.hear(2, Hello, V2);
@@ -337,7 +363,7 @@ mod tests {
             let mut leader = Leader::new(CommandVersion::CURRENT);
             leader.change(MembershipChange::AddLearner(record(2)));
             leader.0.settle();
-            leader.hear(2, Ack, reads_max);
+            leader.hear(2, ACK, reads_max);
             leader.change(MembershipChange::Remove(MemberId(2)));
             leader.0.settle();
             let versions = leader.change_versions();
@@ -370,6 +396,7 @@ mod tests {
             leader.0.ask(Write::Command {
                 command: EncodedCommand::new(newest(), version),
                 from: None,
+                passes: false,
             })
         };
         leader.change(MembershipChange::AddLearner(record(2)));
@@ -407,13 +434,14 @@ mod tests {
         leader.0.ask(Write::Command {
             command: EncodedCommand::new(newest(), version),
             from: None,
+            passes: false,
         });
         leader.0.settle();
         leader.change(MembershipChange::AddLearner(record(2)));
         assert_eq!(leader.0.replica.command_version(), V4);
         leader.0.settle();
         assert_eq!(leader.0.replica.command_version(), V4);
-        leader.hear(2, Ack, V2);
+        leader.hear(2, ACK, V2);
         assert_eq!(leader.0.replica.command_version(), V4);
     }
 
@@ -440,7 +468,7 @@ mod tests {
         assert_eq!(announced.heard.len(), HEARD_MAX);
         assert_eq!(announced.of(MemberId(299)), V2);
         // A member that joins later is heard all the same.
-        announced.hear(MemberId(3), Ack, V3);
+        announced.hear(MemberId(3), ACK, V3);
         assert_eq!(announced.heard.len(), HEARD_MAX);
         assert_eq!([2, 3].map(|id| announced.of(MemberId(id))), [V3; 2]);
         let members = Membership {

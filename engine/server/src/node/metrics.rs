@@ -75,6 +75,9 @@ metrics_table! {
     /// Reads that the leader's lease answered without a round
     Counter LEASE_READS_TOTAL = "dengine_lease_reads_total";
 
+    /// Writes that the leader was asked to propose, as messages between members
+    Counter WRITES_PASSED_ON_TOTAL = "dengine_writes_passed_on_total";
+
     /// Linearizable and lease reads that were confirmed
     Counter READS_CONFIRMED_TOTAL = "dengine_reads_confirmed_total";
 

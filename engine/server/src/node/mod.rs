@@ -119,6 +119,22 @@ struct Inner {
     store_counters: StoreCounters,
 }
 
+/// Writes that are asked for together, and how.
+#[derive(Default)]
+pub(crate) struct WriteGroup {
+    pub(crate) requests: Vec<kv::Request>,
+    /// The client's address: they are proposed in turns with those of others.
+    pub(crate) from: Option<IpAddr>,
+    /// Whether the leader may be asked to propose those that it takes, if another member leads.
+    pub(crate) passes: bool,
+    /// Counts what they return, and leaves out what it has no room for.
+    pub(crate) held: Option<Held>,
+    /// One that its waiter has left is not proposed any more.
+    pub(crate) waiters: Option<Arc<Waiters>>,
+    /// Those of these note when their stages begin.
+    pub(crate) traces: Traces,
+}
+
 /// What a member is doing.
 enum Stage {
     /// It has no identity.
@@ -204,37 +220,43 @@ impl Node {
         requests: impl IntoIterator<Item = kv::Request>,
     ) -> Vec<Result<Written, RequestError>> {
         let requests = requests.into_iter().collect();
-        let traces = Traces::default();
-        self.write_held(requests, None, None, None, traces).await.0
+        let group = WriteGroup {
+            requests,
+            ..WriteGroup::default()
+        };
+        self.write_held(group).await.0
     }
 
-    /// As [`Node::write_all`]; they are proposed in turns with those of other clients' addresses.
-    /// `held` counts what the writes return, and leaves out what it has no room for. One that its
-    /// waiter has left is not proposed any more. Those of `traces` note when their stages begin.
+    /// As [`Node::write_all`], in the way that is asked for.
     pub(crate) async fn write_held(
         &self,
-        requests: Vec<kv::Request>,
-        from: Option<IpAddr>,
-        held: Option<Held>,
-        waiters: Option<Arc<Waiters>>,
-        traces: Traces,
+        writes: WriteGroup,
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let refused = match (self.other_leader(), self.running()) {
-            (None, Ok(running)) => {
-                let written = running.write_all(requests, from, held, waiters, traces);
-                let (written, held) = written.await;
-                let written = written.into_iter().map(|it| self.unless_stopped(it));
-                return (written.collect(), held);
+            (None, Ok(running)) => return self.have_written(&running, writes, None).await,
+            (Some(leader), Ok(running)) => {
+                if writes.passes && running.leader_takes_writes() {
+                    return self.have_written(&running, writes, Some(leader)).await;
+                }
+                RequestError::NotLeader {
+                    leader: Some(leader),
+                }
             }
-            (Some(leader), Ok(_)) => RequestError::NotLeader {
-                leader: Some(leader),
-            },
             (_, Err(error)) => error,
         };
-        (
-            requests.iter().map(|_| Err(refused.clone())).collect(),
-            held,
-        )
+        let refused = writes.requests.iter().map(|_| Err(refused.clone()));
+        (refused.collect(), writes.held)
+    }
+
+    async fn have_written(
+        &self,
+        running: &Running,
+        writes: WriteGroup,
+        leader: Option<LeaderHint>,
+    ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
+        let (written, held) = running.write_all(writes, leader).await;
+        let written = written.into_iter().map(|it| self.unless_stopped(it));
+        (written.collect(), held)
     }
 
     /// Who leads, as far as it is known; this member itself, if it does.

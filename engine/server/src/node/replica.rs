@@ -30,6 +30,7 @@ use super::waiters::Awaited;
 use super::worker::{By, Next, Pace, Work, Worker};
 use crate::config::Config;
 use crate::error::{Fatal, LeaderHint, RequestError};
+use crate::preemption;
 use crate::telemetry::lines::Lines;
 use crate::transport::Peers;
 
@@ -146,6 +147,8 @@ impl ReplicaWorker {
             self.stages.observe(&output, decided);
             self.carry_out(output)?;
         }
+        let ended = self.replica.take_ended_of_others();
+        preemption::ended_of_others(ended.calls, ended.took);
         self.metrics.replica_turn.record(begun.elapsed());
         ControlFlow::Continue(())
     }
@@ -409,6 +412,10 @@ impl ReplicaWorker {
             (
                 metrics::LEASE_READS_TOTAL,
                 counts.lease_reads - old.lease_reads,
+            ),
+            (
+                metrics::WRITES_PASSED_ON_TOTAL,
+                counts.writes_passed_on - old.writes_passed_on,
             ),
         ] {
             ::metrics::counter!(name).increment(more);

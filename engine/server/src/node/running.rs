@@ -7,11 +7,12 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use dengine_data_dir::Identity;
-use dengine_kv as kv;
 use dengine_kv::{Flusher, Membership, MembershipChange, Reader, StoreError};
 use dengine_log::RealDisk;
 use dengine_raft::answers::Held;
-use dengine_raft::replica::{CommandGate, LeaseView, WriteAnswers};
+use dengine_raft::replica::{
+    CommandGate, LeaderTakes, LeaseView, WriteAnswers, is_small_enough, may_be_passed_on,
+};
 use dengine_raft::{Confirm, EncodedCommand, Input, Write};
 use dengine_snapshot::{SnapshotError, Staging};
 use dengine_types::Index;
@@ -22,13 +23,12 @@ use super::inbox::{Answer, Inbox, Reply, ToReplica};
 use super::metrics::TurnMetrics;
 use super::space::Space;
 use super::start::{self, Start};
-use super::waiters::{Awaited, Waiters};
-use super::{Written, clock, flusher};
+use super::waiters::Awaited;
+use super::{WriteGroup, Written, clock, flusher};
 use crate::config::{Config, Limits};
-use crate::error::{RequestError, StartError};
+use crate::error::{LeaderHint, RequestError, StartError};
 use crate::memory::{self, Use};
 use crate::storage::{OpenStore, RocksStore, StoreStatistics};
-use crate::telemetry::traces::Traces;
 use crate::transport::{Incoming, Introduced, LeaderNow, PeerEntrance};
 use crate::write_bytes::{WriteBytes, of_parts_proposed};
 
@@ -80,6 +80,7 @@ pub(super) struct Running {
     pub(super) space: Arc<Space>,
     pub(super) lease: Arc<LeaseView>,
     pub(super) command_gate: Arc<CommandGate>,
+    pub(super) leader_takes: Arc<LeaderTakes>,
     pub(super) state: OwnState,
     pub(super) peers: FromPeers,
     pub(super) metrics: TurnMetrics,
@@ -201,31 +202,48 @@ impl Running {
     }
 
     /// Replicates commands. Their permits come back when all are answered, or their callers are
-    /// gone. `held` counts what they return, and bounds it; those of `traces` are traced.
+    /// gone. If another member leads, those that it does not take from here are refused.
     pub(super) async fn write_all(
         &self,
-        requests: Vec<kv::Request>,
-        from: Option<IpAddr>,
-        held: Option<Held>,
-        waiters: Option<Arc<Waiters>>,
-        traces: Traces,
+        writes: WriteGroup,
+        leader: Option<LeaderHint>,
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
+        let WriteGroup {
+            requests,
+            from,
+            passes,
+            held,
+            waiters,
+            traces,
+        } = writes;
         let mut results = Vec::with_capacity(requests.len());
         let (mut admitted, mut permits) = (Vec::with_capacity(requests.len()), None);
         for (place, request) in requests.into_iter().enumerate() {
             let space = self.space.check(&request.command);
             let of_parts = of_parts_proposed(&request.command);
+            // A trace is to show the leader's stages too.
+            let is_traced = traces.get(place).is_some();
+            let passes = passes && !is_traced && may_be_passed_on(&request.command);
             let command = EncodedCommand::new(request, self.command_gate.version());
-            let permit = space.and_then(|()| self.place());
+            let passes = passes && is_small_enough(&command);
+            let here = match &leader {
+                // The leader's own space is what counts.
+                Some(_) if passes && space.is_ok() => Ok(()),
+                Some(leader) => Err(RequestError::NotLeader {
+                    leader: Some(leader.clone()),
+                }),
+                None => space,
+            };
+            let permit = here.and_then(|()| self.place());
             results.push(permit.as_ref().map(|_| ()).map_err(Clone::clone));
             if let Ok(more) = permit {
                 merge(&mut permits, more);
-                admitted.push((place, command, of_parts));
+                admitted.push((place, command, of_parts, passes));
             }
         }
         let mut bytes = self.admission.write_bytes.count(from);
         let bytes_of =
-            |(_, command, of_parts): &(_, EncodedCommand, _)| command.data.len() + of_parts;
+            |(_, command, of_parts, _): &(_, EncodedCommand, _, _)| command.data.len() + of_parts;
         // Together, for everybody's writes are counted under one lock; and if not all, then the
         // first ones.
         if !bytes.more_of(admitted.iter().map(bytes_of).sum(), admitted.len()) {
@@ -242,13 +260,18 @@ impl Running {
         let count = admitted.len();
         let mut admitted = admitted.into_iter();
         let propose = |caller: Awaited| {
-            let (place, command, _) = admitted.next().expect("one for each reply");
+            let (place, command, _, passes) = admitted.next().expect("one for each reply");
             let caller = caller.counted(&bytes).traced(traces.get(place));
             let caller = match &waiters {
                 Some(waiters) => caller.by(waiters, place),
                 None => caller,
             };
-            (Write::Command { command, from }, caller)
+            let write = Write::Command {
+                command,
+                from,
+                passes,
+            };
+            (write, caller)
         };
         let latest = waiters.as_ref().and_then(|waiters| waiters.latest());
         let (written, held) = self.propose(count, held, latest, propose).await;
@@ -257,6 +280,11 @@ impl Running {
             admitted.and_then(|()| written.next().expect("one for each that was admitted"))
         };
         (results.into_iter().map(result).collect(), held)
+    }
+
+    /// Whether another member leads that proposes what is passed on to it.
+    pub(super) fn leader_takes_writes(&self) -> bool {
+        self.leader_takes.now()
     }
 
     /// A place for a write.

@@ -224,6 +224,7 @@ impl<'a> Parts<'a> {
             space: Arc::clone(&self.space),
             lease: replica.lease(),
             command_gate: replica.command_gate(),
+            leader_takes: replica.leader_takes(),
             state: OwnState {
                 reader: self.machine.reader(),
                 flusher: self.machine.flusher(),

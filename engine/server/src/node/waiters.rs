@@ -199,8 +199,8 @@ mod tests {
     async fn what_nobody_waits_for_is_not_proposed() {
         use dengine_kv::Outcome;
 
+        use crate::node::WriteGroup;
         use crate::node::testing::{leading, put};
-        use crate::telemetry::traces::Traces;
 
         let dir = tempfile::tempdir().unwrap();
         let node = leading(dir.path()).await;
@@ -209,15 +209,12 @@ mod tests {
         let waiters = Arc::new(Waiters::new([(1, now), (2, long), (3, long)]));
         waiters.cancel(&[3].into());
         let writes = ["late", "awaited", "cancelled"].map(|key| put(key).into());
-        let (written, _) = node
-            .write_held(
-                writes.to_vec(),
-                None,
-                None,
-                Some(waiters),
-                Traces::default(),
-            )
-            .await;
+        let group = WriteGroup {
+            requests: writes.to_vec(),
+            waiters: Some(waiters),
+            ..WriteGroup::default()
+        };
+        let (written, _) = node.write_held(group).await;
         assert!(written[0].is_err() && written[2].is_err(), "{written:?}");
         let outcome = &written[1].as_ref().unwrap().outcome;
         assert!(matches!(outcome, Outcome::Put { .. }), "{outcome:?}");

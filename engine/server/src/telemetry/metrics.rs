@@ -16,7 +16,7 @@ metrics_table! {
     /// Else 0. They are scheduled so (`SCHED_BATCH`) while clients have much under way.
     Gauge BATCH_SCHEDULING = "dengine_batch_scheduling";
 
-    /// Requests that were passed on to the leader
+    /// Requests that were forwarded to the leader as calls
     ///
     /// Label: [`METHOD`].
     Counter REQUESTS_FORWARDED_TOTAL = "dengine_requests_forwarded_total";

@@ -81,7 +81,9 @@ impl Own {
     fn note_ack(&self, member: MemberId, ack: &Ack) {
         let announced = Input::Announced {
             member,
-            by: Announcement::Ack,
+            by: Announcement::Ack {
+                takes_passed_on: ack.takes_passed_on,
+            },
             reads_max: peer::acknowledged(ack),
         };
         // If the replica is gone, nobody needs to know.

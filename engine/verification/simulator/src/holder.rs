@@ -169,6 +169,7 @@ impl Holder {
                 Request::Write(Write::Command {
                     command: EncodedCommand::new(command.into(), version),
                     from: None,
+                    passes: false,
                 })
             }
             None => Request::Lease(self.lease, LeaseAsk::KeepAlive),

@@ -6,6 +6,7 @@
 mod commit_news;
 mod divergence;
 mod heartbeats;
+pub(super) mod passing;
 mod progress;
 mod reading;
 mod ready;
@@ -33,6 +34,7 @@ use crate::output::Output;
 use commit_news::CommitNews;
 use divergence::Contradictions;
 use heartbeats::Told;
+use passing::Passing;
 use snapshots::Snapshots;
 pub use snapshots::snapshot_position;
 use terms::TermBudget;
@@ -62,6 +64,7 @@ pub struct Consensus<L: LogRead> {
     /// Until this tick somebody may want the lease, so it is renewed.
     lease_wanted_until: u64,
     commit_news: CommitNews,
+    passing: Passing,
     snapshots: Snapshots,
     apply_window: ApplyWindow,
     /// The tick at which each member was last heard from.
@@ -154,6 +157,7 @@ impl<L: LogRead> Consensus<L> {
             lease: Lease::new(&config),
             lease_wanted_until: 0,
             commit_news: CommitNews::default(),
+            passing: Passing::default(),
             snapshots: Snapshots::default(),
             apply_window: ApplyWindow::new(restored.applied, config.max_apply_bytes),
             node,
@@ -501,6 +505,11 @@ impl<L: LogRead> Consensus<L> {
                 return Ok(());
             }
             eraftpb::MessageType::MsgAppendResponse => self.note_waiting(&message),
+            // The crate would propose it whatever its term.
+            eraftpb::MessageType::MsgPropose => {
+                self.on_passed_on(message);
+                return Ok(());
+            }
             _ => {}
         }
         // The only error left is an answer from a member that was removed meanwhile.

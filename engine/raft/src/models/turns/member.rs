@@ -106,7 +106,11 @@ impl Decider {
         let token = self.replica.name();
         self.callers.insert(token, caller);
         let from = None;
-        let write = Write::Command { command, from };
+        let write = Write::Command {
+            command,
+            from,
+            passes: false,
+        };
         self.replica.handle(Input::Write { token, write }, NOW);
     }
 

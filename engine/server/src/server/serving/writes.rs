@@ -21,8 +21,9 @@ use super::range_writes::Cost;
 use super::reads::no_room;
 use super::{Caller, Serving, grants};
 use crate::error::RequestError;
-use crate::node::Written;
 use crate::node::answers::Held;
+use crate::node::{WriteGroup, Written};
+use crate::server::forward::Origin;
 use crate::server::gate::{Admitted, Kind};
 use crate::storage::RocksStore;
 use crate::telemetry::traces::Traces;
@@ -196,12 +197,15 @@ impl Serving {
     ) -> (Result<(M::Answer, Option<Held>), Status>, Cost) {
         let (whose, begun) = (caller.source.address(), Instant::now());
         let others_waited = || self.gate.others_than(whose, begun);
-        let held = Some(self.answers.none(whose));
-        let traces = Traces::of_one(caller.trace.as_ref());
-        let written = self
-            .node
-            .write_held(vec![command], Some(whose), held, None, traces);
-        let (mut written, held) = written.await;
+        let group = WriteGroup {
+            requests: vec![command],
+            from: Some(whose),
+            passes: caller.origin == Origin::Client,
+            held: Some(self.answers.none(whose)),
+            waiters: None,
+            traces: Traces::of_one(caller.trace.as_ref()),
+        };
+        let (mut written, held) = self.node.write_held(group).await;
         match written.pop().expect("one answer to one write") {
             Ok(Written {
                 term,

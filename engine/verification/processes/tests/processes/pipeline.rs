@@ -200,9 +200,8 @@ async fn clients_find_the_leader_by_what_followers_tell() {
     let forwarded = || async {
         let metrics = crate::health::scrape(cluster.members[follower].monitor_port).await;
         let lines = metrics.lines();
-        let of_puts =
-            lines.filter(|it| it.starts_with("dengine_requests_forwarded_total{method=\"Put\"}"));
-        of_puts
+        let of_writes = lines.filter(|it| it.starts_with("dengine_writes_passed_on_total "));
+        of_writes
             .map(|it| it.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
             .sum::<u64>()
     };
@@ -215,10 +214,13 @@ async fn clients_find_the_leader_by_what_followers_tell() {
         let client = Client::connect_with(cluster.endpoints(), options);
         let client = client.await.unwrap().with_affinity(follower);
         client.put("k", "v").await.unwrap();
+        // It is told with the member's next tick.
+        tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(forwarded().await, first, "{wire:?}");
         for _ in 0..20 {
             client.put("k", "v").await.unwrap();
         }
+        tokio::time::sleep(Duration::from_millis(500)).await;
         let all = forwarded().await;
         assert_eq!(all, first, "{wire:?}: the rest went straight to the leader");
     }

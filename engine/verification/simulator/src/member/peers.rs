@@ -145,7 +145,9 @@ impl Process {
             sim.count("Hellos answered");
             self.inbox.push_back(Input::Announced {
                 member: by,
-                by: Announcement::Ack,
+                by: Announcement::Ack {
+                    takes_passed_on: !sim.programs.is_older(by),
+                },
                 reads_max: sim.programs.announced_by(by),
             });
             self.wake(sim, machine.id, machine.boot);

@@ -17,6 +17,7 @@ use tonic::Status;
 
 use super::waiting::{Part, PartCalls};
 use super::{Caller, Done, Inbound, Pipeline, Reads, Serving, Writes, cancelled, too_late};
+use crate::node::WriteGroup;
 use crate::node::answers::Held;
 use crate::node::waiters::Waiters;
 use crate::preemption::timed;
@@ -221,14 +222,30 @@ impl Pipeline {
             traced,
         };
         let serving = Arc::clone(&self.serving);
+        self.tell_leader();
         let from = self.caller.source.address();
+        let passes = self.caller.origin == Origin::Client;
         self.work(writes.calls.len(), async move {
-            let held = Some(serving.answers.none(from));
-            let node = &serving.node;
-            let written = node.write_held(commands, Some(from), held, Some(waiters), traces);
-            let (results, held) = written.await;
+            let group = WriteGroup {
+                requests: commands,
+                from: Some(from),
+                passes,
+                held: Some(serving.answers.none(from)),
+                waiters: Some(waiters),
+                traces,
+            };
+            let (results, held) = serving.node.write_held(group).await;
             Done::Written(writes, results, held)
         });
+    }
+
+    /// Tells a client of the leader, which serves it with less work.
+    fn tell_leader(&mut self) {
+        if self.caller.origin == Origin::Client
+            && let Some(leader) = self.serving.node.other_leader()
+        {
+            self.outbound.tell_leader(&leader.client_address);
+        }
     }
 
     /// A write that takes more than one step.
@@ -319,12 +336,9 @@ impl Pipeline {
             self.readable.push_back(reads);
             return;
         }
-        if matches!(level, Consistency::Lease | Consistency::Linearizable)
-            && self.caller.origin == Origin::Client
-            && let Some(leader) = self.serving.node.other_leader()
-        {
+        if matches!(level, Consistency::Lease | Consistency::Linearizable) {
             // It could answer without a round, or without being asked for one by another member.
-            self.outbound.tell_leader(&leader.client_address);
+            self.tell_leader();
         }
         let serving = Arc::clone(&self.serving);
         self.work(reads.gets.len(), async move {

@@ -194,14 +194,9 @@ impl Pipeline {
                 frame::answer(&call, header, outcome).map_err(|why| no_answer(method, why))
             }
             Err(error) => {
-                if let (
-                    RequestError::NotLeader {
-                        leader: Some(leader),
-                    },
-                    Origin::Client,
-                ) = (&error, self.caller.origin)
+                if let (RequestError::NotLeader { leader: Some(_) }, Origin::Client) =
+                    (&error, self.caller.origin)
                 {
-                    self.outbound.tell_leader(&leader.client_address);
                     let until = self.until(decided.arrived, asked);
                     let admitted = Arc::clone(&decided.admitted);
                     return self.forward(admitted, (id, traced), until, call, error);

@@ -1,0 +1,677 @@
+//! Writes of a follower's callers that the leader proposes: as they are passed on, and as a leader
+//! takes them.
+//!
+//! What is passed on goes the way of Raft's messages, keeps the context that the follower gave it,
+//! and is answered by the follower once it applies it: no caller's answer travels. How each is
+//! proposed once, and in its term only, is [consensus'](crate::consensus).
+//!
+//! A write that the leader refuses is refused here as by any member that does not lead; whoever
+//! asked for it may ask the leader itself, which then says why.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use dengine_kv::{Command, Request};
+use dengine_types::sync::atomic::{AtomicBool, Ordering};
+use dengine_types::{Entry, Index, MemberId, Moment, Term};
+
+use super::Replica;
+use super::pending::Run;
+use super::proposals::Begun;
+use super::turns::{Proposer, QueuedWrite, Writer};
+use crate::consensus::{LogRead, PassedOn, Proposal, Refusal, ReplicaState, Role};
+use crate::input::{EncodedCommand, Token};
+use crate::output::Output;
+
+/// A larger write is not passed on: other messages to the leader, with which it counts what a
+/// quorum has, would wait behind it.
+const LARGEST: usize = 64 << 10;
+/// Bytes of one message. A leader's heartbeats are answered behind it.
+const MESSAGE_BYTES: usize = 256 << 10;
+/// What writes of other members' callers take of a leader's memory while they wait for their turn,
+/// at most.
+const WAITING_BYTES: usize = 16 << 20;
+/// What each takes besides its bytes.
+const OVERHEAD_BYTES: usize = 256;
+/// What waits for longer is not proposed: its caller is about to give up.
+const WAITS_AT_MOST: Duration = Duration::from_secs(4);
+
+/// Whether the leader may be asked to propose this write, if [it is small enough](is_small_enough):
+/// one that it would propose as it is. What visits ranges has to wait for its turn with the
+/// leader's own, and of sessions and leases each member counts those that it opens.
+#[must_use]
+pub fn may_be_passed_on(command: &Command) -> bool {
+    match command {
+        Command::Put(_) | Command::CompareAndSwap { .. } => true,
+        Command::Delete { .. } | Command::Batch(_) => !command.visits_ranges(),
+        _ => false,
+    }
+}
+
+/// Whether a write is no larger than what is passed on.
+#[must_use]
+pub fn is_small_enough(command: &EncodedCommand) -> bool {
+    command.data.len() <= LARGEST
+}
+
+/// Whether another member leads and takes what is passed on to it. The replica writes it, any
+/// thread reads it.
+#[derive(Debug, Default)]
+pub struct LeaderTakes(AtomicBool);
+
+impl LeaderTakes {
+    #[must_use]
+    pub fn now(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What this member has passed on and waits for.
+#[derive(Debug, Default)]
+pub(super) struct PassedOnToLeader {
+    waiting: BTreeMap<Token, To>,
+    /// The oldest term in which any of them was passed on.
+    oldest: Term,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct To {
+    leader: MemberId,
+    term: Term,
+}
+
+impl PassedOnToLeader {
+    /// Somebody waits for what is committed.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn add(&mut self, tokens: &[Token], leader: MemberId, term: Term) {
+        if self.waiting.is_empty() {
+            self.oldest = term;
+        }
+        let to = To { leader, term };
+        self.waiting.extend(tokens.iter().map(|it| (*it, to)));
+    }
+
+    /// Who waits for this entry, which is committed, if it was passed on in this run.
+    pub(super) fn committed(&mut self, entry: &Entry, run: Run) -> Option<Token> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let token = run.token_of(&entry.context)?;
+        self.waiting.remove(&token).map(|_| token)
+    }
+
+    /// Those who wait in vain now that an entry of this term is committed: they were passed on in
+    /// an earlier one.
+    pub(super) fn overtaken_by(&mut self, term: Term) -> Vec<Token> {
+        if self.waiting.is_empty() || term <= self.oldest {
+            return Vec::new();
+        }
+        self.oldest = term;
+        self.take(|to| to.term < term)
+    }
+
+    /// Forgets those whose callers are gone.
+    pub(super) fn prune(&mut self, is_gone: &dyn Fn(Token) -> bool) {
+        self.waiting.retain(|token, _| !is_gone(*token));
+    }
+
+    fn take(&mut self, is_taken: impl Fn(&To) -> bool) -> Vec<Token> {
+        let taken = self.waiting.iter().filter(|(_, to)| is_taken(to));
+        let taken: Vec<_> = taken.map(|(token, _)| *token).collect();
+        for token in &taken {
+            self.waiting.remove(token);
+        }
+        taken
+    }
+}
+
+/// What other members have passed on to this one.
+#[derive(Debug, Default)]
+pub(super) struct PassedOnHere {
+    /// Of what waits for its turn.
+    waiting_bytes: Arc<AtomicUsize>,
+    /// What is proposed and not applied: up to which entry, and when each of it arrived.
+    proposed: VecDeque<(Index, Vec<Moment>)>,
+    ended: Ended,
+}
+
+/// Calls of other members' clients that this one, as their leader, has applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    pub calls: u32,
+    /// All of them together, since they arrived here.
+    pub took: Duration,
+}
+
+impl PassedOnHere {
+    /// Of what was begun, and is proposed with the entries up to this one.
+    pub(super) fn proposed(&mut self, begun: &[Begun], last: Index) {
+        let arrived = begun.iter().filter_map(|it| match it {
+            Begun::Peer { asked, .. } => Some(asked.since),
+            _ => None,
+        });
+        let arrived: Vec<_> = arrived.collect();
+        if !arrived.is_empty() {
+            self.proposed.push_back((last, arrived));
+        }
+    }
+
+    pub(super) fn applied(&mut self, index: Index, now: Moment) {
+        while self.proposed.front().is_some_and(|it| it.0 <= index) {
+            let (_, arrived) = self.proposed.pop_front().unwrap_or_default();
+            self.ended.calls += u32::try_from(arrived.len()).unwrap_or(u32::MAX);
+            self.ended.took += arrived.iter().map(|it| now.since(*it)).sum::<Duration>();
+        }
+    }
+
+    /// This member leads no more: what becomes of it is not for it to say.
+    fn lost_lead(&mut self) {
+        self.proposed.clear();
+    }
+}
+
+/// A write that another member has passed on.
+#[derive(Debug)]
+pub(super) struct AskedByPeer {
+    by: MemberId,
+    term: Term,
+    since: Moment,
+    /// With which it is proposed: that member's, which it knows it by.
+    pub(super) context: [u8; Run::CONTEXT_BYTES],
+    _room: Room,
+}
+
+impl AskedByPeer {
+    /// Whether it has waited for so long that it is not proposed any more.
+    pub(super) fn is_gone(&self, now: Moment) -> bool {
+        now.since(self.since) >= WAITS_AT_MOST
+    }
+}
+
+/// Of [`WAITING_BYTES`], until it is dropped.
+#[derive(Debug)]
+struct Room {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Room {
+    fn of(all: &Arc<AtomicUsize>, bytes: usize) -> Option<Self> {
+        let before = all.fetch_add(bytes, Ordering::Relaxed);
+        let room = Self {
+            all: Arc::clone(all),
+            bytes,
+        };
+        (before + bytes <= WAITING_BYTES).then_some(room)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl<L: LogRead> Replica<L> {
+    /// Passes on what may be, of what was begun here, if another member leads that takes it.
+    pub(super) fn pass_on(&mut self) {
+        if !self.leader_takes_now() {
+            return;
+        }
+        let may_pass = |begun: &Begun| {
+            matches!(
+                begun,
+                Begun::Caller {
+                    passes: Some(_),
+                    ..
+                }
+            )
+        };
+        let taken = self.proposals.take_if(|_, begun| may_pass(begun));
+        let mut of_clients = BTreeMap::<IpAddr, Message>::new();
+        for (proposal, begun) in taken {
+            let Begun::Caller {
+                token,
+                passes: Some(client),
+                ..
+            } = begun
+            else {
+                continue;
+            };
+            let message = of_clients.entry(client).or_default();
+            message.add(token, proposal);
+            if message.bytes >= MESSAGE_BYTES {
+                let full = std::mem::take(message);
+                self.send_on(client, full);
+            }
+        }
+        for (client, message) in of_clients {
+            self.send_on(client, message);
+        }
+    }
+
+    fn send_on(&mut self, client: IpAddr, message: Message) {
+        let Message {
+            tokens, proposals, ..
+        } = message;
+        if tokens.is_empty() {
+            return;
+        }
+        match self.consensus.pass_on(client, proposals) {
+            Ok((leader, term)) => {
+                self.counts.writes_passed_on += tokens.len() as u64;
+                self.passed_on.add(&tokens, leader, term);
+            }
+            Err(refusal) => self.refused.push((tokens, refusal)),
+        }
+    }
+
+    /// Takes up what has just arrived.
+    pub(super) fn take_passed_on(&mut self) {
+        for arrived in self.consensus.take_passed_on() {
+            match arrived {
+                PassedOn::Asked {
+                    by,
+                    term,
+                    client,
+                    proposals,
+                } => self.on_asked(by, term, client, proposals),
+                PassedOn::Refused { by, contexts } => self.on_refused_by(by, &contexts),
+            }
+        }
+    }
+
+    fn on_asked(&mut self, by: MemberId, term: Term, client: IpAddr, proposals: Vec<Proposal>) {
+        let mut refused = Vec::new();
+        for proposal in proposals {
+            match self.queued(by, term, &proposal) {
+                Some(queued) => self.wait(Writer::Client(client), queued),
+                None => refused.push(proposal.context),
+            }
+        }
+        if !refused.is_empty() {
+            self.consensus.refuse_passed_on(by, refused);
+        }
+    }
+
+    /// The write, if this leader takes it: as one of its own callers', as far as it can tell.
+    fn queued(&self, by: MemberId, term: Term, proposal: &Proposal) -> Option<QueuedWrite> {
+        let data = &proposal.data;
+        let Ok(Ok(logged)) = Request::decode(data.clone()) else {
+            return None;
+        };
+        let records = logged.request.command.records();
+        let is_usual = may_be_passed_on(&logged.request.command);
+        let command = EncodedCommand {
+            data: data.clone(),
+            records,
+        };
+        if self.is_low_on_space || !is_usual || !is_small_enough(&command) {
+            return None;
+        }
+        let room = Room::of(
+            &self.passed_on_here.waiting_bytes,
+            data.len() + OVERHEAD_BYTES,
+        )?;
+        let asked = AskedByPeer {
+            by,
+            term,
+            since: self.now,
+            context: proposal.context.as_slice().try_into().ok()?,
+            _room: room,
+        };
+        Some(QueuedWrite {
+            command,
+            proposer: Proposer::Peer(asked),
+        })
+    }
+
+    /// What was passed on in another term than this one may not be proposed any more.
+    pub(super) fn refuse_of_other_terms(&mut self) {
+        let term = self.consensus.hard_state().term;
+        let is_of_other = |begun: &Begun| match begun {
+            Begun::Peer { asked, .. } => asked.term != term,
+            _ => false,
+        };
+        // Not refused: by what the present leader commits, the others learn that it is lost.
+        drop(self.proposals.take_if(|_, begun| is_of_other(begun)));
+    }
+
+    /// Tells other members that these are not proposed.
+    pub(super) fn refuse_peers(&mut self, asked: Vec<AskedByPeer>) {
+        let mut of_members = BTreeMap::<MemberId, Vec<Vec<u8>>>::new();
+        for asked in asked {
+            let contexts = of_members.entry(asked.by).or_default();
+            contexts.push(asked.context.to_vec());
+        }
+        for (member, contexts) in of_members {
+            self.consensus.refuse_passed_on(member, contexts);
+        }
+    }
+
+    fn on_refused_by(&mut self, by: MemberId, contexts: &[Vec<u8>]) {
+        let run = self.run();
+        let mut tokens = Vec::new();
+        for token in contexts.iter().filter_map(|it| run.token_of(it)) {
+            let to = self.passed_on.waiting.get(&token);
+            if to.is_some_and(|to| to.leader == by) {
+                self.passed_on.waiting.remove(&token);
+                tokens.push(token);
+            }
+        }
+        if !tokens.is_empty() {
+            self.refused.push((tokens, Refusal::NotLeader));
+        }
+    }
+
+    /// What was passed on to this member may not have arrived, and what it says may not. It is
+    /// passed nothing more until it has answered a Hello again.
+    pub(super) fn forget_passed_on_to(&mut self, leader: MemberId) {
+        self.announced.is_unreachable(leader);
+        let unknown = self.passed_on.take(|to| to.leader == leader);
+        self.outputs
+            .extend(unknown.into_iter().map(Output::Forgotten));
+    }
+
+    /// Of other members' clients, since the last call.
+    pub fn take_ended_of_others(&mut self) -> Ended {
+        std::mem::take(&mut self.passed_on_here.ended)
+    }
+
+    /// The role may be another one.
+    pub(super) fn forget_proposed_of_others(&mut self, state: ReplicaState) {
+        if state.role != Role::Leader {
+            self.passed_on_here.lost_lead();
+        }
+    }
+
+    pub(super) fn publish_leader_takes(&self) {
+        let takes = self.leader_takes_now();
+        self.leader_takes.0.store(takes, Ordering::Relaxed);
+    }
+
+    /// Not of a follower whose disk hangs: it would not see what it has passed on.
+    fn leader_takes_now(&self) -> bool {
+        let state = self.consensus.state();
+        let takes = |leader| self.announced.takes_passed_on(leader);
+        let follows = state.role == Role::Follower && state.leader.is_some_and(takes);
+        let timeout = self.config.election_timeout;
+        follows && !self.outstanding.is_stalled(self.now, timeout)
+    }
+}
+
+/// What is passed on together.
+#[derive(Default)]
+struct Message {
+    tokens: Vec<Token>,
+    proposals: Vec<Proposal>,
+    bytes: usize,
+}
+
+impl Message {
+    fn add(&mut self, token: Token, proposal: Proposal) {
+        self.bytes += proposal.data.len() + Run::CONTEXT_BYTES;
+        self.tokens.push(token);
+        self.proposals.push(proposal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use dengine_kv::{CommandVersion, Put};
+
+    use super::*;
+    use crate::input::{Input, Write};
+    use crate::output::Outbound;
+    use crate::replica::lone::LoneLeader;
+    use crate::replica::{Announcement, RequestError};
+
+    /// What became of a follower's callers.
+    #[derive(Debug, PartialEq, Eq)]
+    enum Told {
+        Applied(Token),
+        Refused(Token),
+        Lost(Token),
+        Forgotten(Token),
+    }
+
+    /// Three members, of which the first leads and takes what the second passes on.
+    struct Three {
+        members: [LoneLeader; 3],
+        told: Vec<Told>,
+    }
+
+    impl Three {
+        fn led_by_the_first() -> Self {
+            let mut three = Self {
+                members: LoneLeader::three(64),
+                told: Vec::new(),
+            };
+            three.has_lead(0);
+            three.takes(1, 1, true);
+            three.settle();
+            three
+        }
+
+        /// Member `by` of the three is the only one whose time passes until it leads.
+        fn has_lead(&mut self, by: usize) {
+            for _ in 0..200 {
+                let leads = self.members[by].replica.consensus().state().role == Role::Leader;
+                let agreed = self.members.iter().all(|it| {
+                    it.replica.consensus().state().leader == Some(MemberId(by as u64 + 1))
+                });
+                if leads && agreed {
+                    return;
+                }
+                // The others do not stand, and grant votes once they have been silent for long.
+                self.members[by].tick();
+                if self.members[by].replica.consensus().state().role != Role::Leader {
+                    for other in (0..3).filter(|it| *it != by) {
+                        self.members[other].tick();
+                        self.settle_alone(other);
+                    }
+                }
+                self.settle();
+            }
+            panic!("nobody was elected");
+        }
+
+        fn takes(&mut self, follower: usize, leader: u64, takes_passed_on: bool) {
+            let announced = Input::Announced {
+                member: MemberId(leader),
+                by: Announcement::Ack { takes_passed_on },
+                reads_max: CommandVersion::CURRENT,
+            };
+            let member = &mut self.members[follower];
+            member.replica.handle(announced, member.now);
+        }
+
+        /// Does what follows at one, and drops what it says.
+        fn settle_alone(&mut self, place: usize) {
+            let sent = self.outputs_of(place);
+            drop(sent);
+        }
+
+        /// What one has to send, once all else is done.
+        fn outputs_of(&mut self, place: usize) -> Vec<Outbound> {
+            loop {
+                let outputs = self.members[place].outputs();
+                if outputs.is_empty() {
+                    return std::mem::take(&mut self.members[place].sent);
+                }
+                for output in outputs {
+                    match &output {
+                        Output::Apply(job) => {
+                            let told = job.awaited.iter().map(|(_, it)| Told::Applied(*it));
+                            self.told.extend(told);
+                        }
+                        Output::Refused { tokens, error } => {
+                            assert!(matches!(error, RequestError::NotLeader { .. }), "{error}");
+                            self.told.extend(tokens.iter().map(|it| Told::Refused(*it)));
+                        }
+                        Output::Lost(token) => self.told.push(Told::Lost(*token)),
+                        Output::Forgotten(token) => self.told.push(Told::Forgotten(*token)),
+                        _ => {}
+                    }
+                    self.members[place].carry_out(output);
+                }
+            }
+        }
+
+        fn deliver(&mut self, from: usize, message: &Outbound) {
+            let to = message.to.0 as usize - 1;
+            let member = &mut self.members[to];
+            let input = Input::Message {
+                from: MemberId(from as u64 + 1),
+                bytes: message.bytes.clone(),
+            };
+            member.replica.handle(input, member.now);
+        }
+
+        /// Until nobody has anything to say.
+        fn settle(&mut self) {
+            loop {
+                let mut said = false;
+                for place in 0..3 {
+                    for message in self.outputs_of(place) {
+                        said = true;
+                        self.deliver(place, &message);
+                    }
+                }
+                if !said {
+                    return;
+                }
+            }
+        }
+
+        /// Somebody asks the second for a put.
+        fn asks(&mut self, key: &str) -> Token {
+            let put = Command::Put(Put::new(key.to_owned(), Bytes::from_static(b"v")));
+            self.members[1].ask(Write::Command {
+                command: EncodedCommand::new(put.into(), CommandVersion::CURRENT),
+                from: Some([10, 0, 0, 7].into()),
+                passes: true,
+            })
+        }
+
+        /// And what the second sends for that.
+        fn passes(&mut self, key: &str) -> (Token, Vec<Outbound>) {
+            let token = self.asks(key);
+            (token, self.outputs_of(1))
+        }
+
+        /// How many entries with data the first has.
+        fn logged(&self) -> usize {
+            let entries = self.members[0].appended.iter();
+            entries.filter(|it| !it.data.is_empty()).count()
+        }
+    }
+
+    #[test]
+    fn a_followers_caller_is_answered_once_the_follower_has_applied_it() {
+        let mut three = Three::led_by_the_first();
+        let token = three.asks("a");
+        three.settle();
+        // The news that it is committed need not wait: somebody waits for it.
+        assert_eq!(three.told, [Told::Applied(token)]);
+        assert_eq!(three.logged(), 1);
+        let ended = three.members[0].replica.take_ended_of_others();
+        assert_eq!(ended.calls, 1);
+        assert!(!three.members[1].replica.passed_on.is_awaited());
+    }
+
+    /// A network that repeats what it carries had a put applied twice.
+    #[test]
+    fn what_arrives_twice_is_proposed_once() {
+        let mut three = Three::led_by_the_first();
+        let (first, sent) = three.passes("a");
+        let (second, later) = three.passes("b");
+        for message in later.iter().chain(&sent).chain(&later) {
+            three.deliver(1, message);
+        }
+        three.settle();
+        assert_eq!(three.logged(), 1, "the one that came behind was dropped");
+        assert_eq!(three.told, [Told::Applied(second)]);
+        assert!(
+            three.members[1]
+                .replica
+                .passed_on
+                .waiting
+                .contains_key(&first)
+        );
+    }
+
+    #[test]
+    fn whom_the_leader_refuses_is_told_to_ask_it() {
+        let mut three = Three::led_by_the_first();
+        let leader = &mut three.members[0];
+        leader.replica.handle(Input::LowOnSpace(true), leader.now);
+        let token = three.asks("a");
+        three.settle();
+        assert_eq!(three.told, [Told::Refused(token)]);
+        assert_eq!(three.logged(), 0);
+    }
+
+    #[test]
+    fn nothing_is_passed_on_to_who_does_not_take_it() {
+        let mut three = Three::led_by_the_first();
+        assert!(three.members[1].replica.leader_takes().now());
+        three.takes(1, 1, false);
+        let (token, sent) = three.passes("a");
+        assert!(sent.is_empty(), "{sent:?}");
+        assert_eq!(three.told, [Told::Refused(token)]);
+        assert!(!three.members[1].replica.leader_takes().now());
+    }
+
+    #[test]
+    fn what_breaks_on_its_way_may_or_may_not_be_proposed() {
+        let mut three = Three::led_by_the_first();
+        let (token, _) = three.passes("a");
+        let follower = &mut three.members[1];
+        follower
+            .replica
+            .handle(Input::Unreachable(MemberId(1)), follower.now);
+        three.settle();
+        assert_eq!(three.told, [Told::Forgotten(token)]);
+        // Later ones wait for the next leader, or for this one.
+        let (later, sent) = three.passes("b");
+        assert!(sent.is_empty(), "{sent:?}");
+        assert_eq!(three.told.last(), Some(&Told::Refused(later)));
+    }
+
+    /// It did not reach the first leader, and must not be proposed by a later one: its caller was
+    /// told by then that it is lost.
+    #[test]
+    fn what_was_passed_on_in_an_earlier_term_is_lost_once_a_later_one_has_committed() {
+        let mut three = Three::led_by_the_first();
+        let (token, sent) = three.passes("a");
+        three.has_lead(2);
+        three.settle();
+        assert_eq!(three.told, [Told::Lost(token)]);
+        three.has_lead(0);
+        for message in &sent {
+            three.deliver(1, message);
+        }
+        three.settle();
+        assert_eq!(three.logged(), 0);
+    }
+
+    #[test]
+    fn only_what_names_its_keys_is_passed_on() {
+        let put = Command::Put(Put::new("a".to_owned(), Bytes::new()));
+        assert!(may_be_passed_on(&put));
+        assert!(!may_be_passed_on(&Command::OpenSession { ttl_ms: 1 }));
+        let large = EncodedCommand {
+            data: Bytes::from(vec![0; LARGEST + 1]),
+            records: 1,
+        };
+        assert!(!is_small_enough(&large));
+    }
+}
