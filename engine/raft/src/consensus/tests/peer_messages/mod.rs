@@ -119,7 +119,6 @@ fn what_kind_it_is() {
     let local = [
         MessageType::MsgHup,
         MessageType::MsgBeat,
-        MessageType::MsgPropose,
         MessageType::MsgSnapshot,
         MessageType::MsgUnreachable,
         MessageType::MsgSnapStatus,
@@ -141,6 +140,47 @@ fn what_kind_it_is() {
         refusal(FOLLOWER, &unknown),
         "message type 99 is not one that members exchange"
     );
+}
+
+/// Commands that a follower passes on have contexts of that follower, all of one start, and nothing
+/// that only a log gives; a refusal has contexts of this member, and no commands.
+#[test]
+fn what_is_passed_on() {
+    let entry = |member: u64, boot: u64, data: &[u8]| Entry {
+        context: [member, boot, 1].map(u64::to_be_bytes).concat(),
+        data: data.to_vec(),
+        ..Entry::default()
+    };
+    let passes = |entries: Vec<Entry>| Message {
+        context: vec![10, 0, 0, 1],
+        entries,
+        ..from_2(MessageType::MsgPropose)
+    };
+    let placed = Entry {
+        index: 7,
+        ..entry(2, 1, b"c")
+    };
+    let no_client = Message {
+        context: vec![10],
+        ..passes(vec![entry(2, 1, b"c")])
+    };
+    let refuses_others = Message {
+        reject: true,
+        context: Vec::new(),
+        ..passes(vec![entry(2, 1, b"")])
+    };
+    for message in [
+        passes(Vec::new()),
+        passes(vec![entry(3, 1, b"c")]),
+        passes(vec![entry(2, 1, b"c"), entry(2, 2, b"c")]),
+        passes(vec![entry(2, 1, b"")]),
+        passes(vec![placed]),
+        no_client,
+        refuses_others,
+    ] {
+        let refused = refusal(FOLLOWER, &message);
+        assert_eq!(refused, "passes on what no member does", "{message:?}");
+    }
 }
 
 /// An append of entries of three bytes of data, in a log that is no longer young.
