@@ -222,19 +222,11 @@ impl Running {
             let space = self.space.check(&request.command);
             let of_parts = of_parts_proposed(&request.command);
             // A trace is to show the leader's stages too.
-            let is_traced = traces.get(place).is_some();
-            let passes = passes && !is_traced && may_be_passed_on(&request.command);
+            let passes = passes && traces.get(place).is_none();
+            let passes = passes && may_be_passed_on(&request.command);
             let command = EncodedCommand::new(request, self.command_gate.version());
             let passes = passes && is_small_enough(&command);
-            let here = match &leader {
-                // The leader's own space is what counts.
-                Some(_) if passes && space.is_ok() => Ok(()),
-                Some(leader) => Err(RequestError::NotLeader {
-                    leader: Some(leader.clone()),
-                }),
-                None => space,
-            };
-            let permit = here.and_then(|()| self.place());
+            let permit = taken(leader.as_ref(), passes, space).and_then(|()| self.place());
             results.push(permit.as_ref().map(|_| ()).map_err(Clone::clone));
             if let Ok(more) = permit {
                 merge(&mut permits, more);
@@ -424,6 +416,22 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.ask_to_stop();
         join(self.take_threads(), &self.state.merging);
+    }
+}
+
+/// Whether a write is taken here: to be proposed, if there is space for it, or to be passed on to
+/// the leader, which says itself whether it has space.
+fn taken(
+    leader: Option<&LeaderHint>,
+    passes: bool,
+    space: Result<(), RequestError>,
+) -> Result<(), RequestError> {
+    match leader {
+        Some(_) if passes && space.is_ok() => Ok(()),
+        Some(leader) => Err(RequestError::NotLeader {
+            leader: Some(leader.clone()),
+        }),
+        None => space,
     }
 }
 
