@@ -20,8 +20,8 @@
 //! stream is one task, however many calls are in its frame. How many calls are under way depends
 //! less on that: it is what they took together, divided by the time in which they ended (Little's
 //! law). What waits in a socket is not known, and a frame of a client counts as one: who makes all
-//! of its calls is one client. Where other programs keep the processors busy, calls take longer because of batch.
-//! So what was decided by calls is decided again now and then, as it is without.
+//! of its calls is one client. Where other programs keep the processors busy, calls take longer
+//! because of batch. So what was decided by calls is decided again now and then, as it is without.
 //!
 //! What is done for many watches of a key at each write is as much as many calls are.
 //!
