@@ -215,8 +215,13 @@ async fn clients_find_the_leader_by_what_followers_tell() {
         let client = client.await.unwrap().with_affinity(follower);
         client.put("k", "v").await.unwrap();
         // It is told with the member's next tick.
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        assert_eq!(forwarded().await, first, "{wire:?}");
+        let told = async {
+            while forwarded().await < first {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let told = tokio::time::timeout(Duration::from_secs(10), told).await;
+        told.unwrap_or_else(|_| panic!("{wire:?}: the first was not passed on"));
         for _ in 0..20 {
             client.put("k", "v").await.unwrap();
         }
