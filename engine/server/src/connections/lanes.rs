@@ -8,6 +8,7 @@
 //! left of it comes behind what others have.
 
 use std::cell::RefCell;
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -106,10 +107,21 @@ struct Polling {
 }
 
 impl Lanes {
-    pub(super) fn new(sharing: &Threads) -> Self {
+    /// Of the source with this address.
+    pub(super) fn of(address: IpAddr, sharing: &Threads) -> Self {
+        Self::with(sharing.time_of(address), sharing)
+    }
+
+    /// Of one that was never here.
+    #[cfg(test)]
+    fn new(sharing: &Threads) -> Self {
+        Self::with(sharing.one(), sharing)
+    }
+
+    fn with(time: Arc<Time>, sharing: &Threads) -> Self {
         Self {
             sharing: sharing.clone(),
-            time: sharing.one(),
+            time,
             lanes: (0..sharing.count()).map(|_| OnceLock::new()).collect(),
         }
     }

@@ -232,7 +232,7 @@ impl Source {
             address,
             known,
             homes: threads.homes(),
-            lanes: Lanes::new(threads),
+            lanes: Lanes::of(address, threads),
             sent: Lately::default(),
             since: Instant::now(),
             calls: AtomicUsize::new(0),

@@ -13,6 +13,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -94,7 +95,7 @@ struct Part {
 /// What one source has of them.
 pub(super) struct Time {
     all: Arc<All>,
-    demand: Demand,
+    demand: Arc<Demand>,
     /// Of each group, as the queues are.
     parts: Box<[Part]>,
 }
@@ -203,13 +204,19 @@ impl Threads {
         })
     }
 
-    /// For one more source.
-    pub(super) fn one(&self) -> Arc<Time> {
+    /// For the source with this address.
+    pub(super) fn time_of(&self, address: IpAddr) -> Arc<Time> {
         Arc::new(Time {
             all: Arc::clone(&self.0),
-            demand: self.0.demands.one(),
+            demand: self.0.demands.of(address),
             parts: self.0.queues.iter().map(|_| Part::default()).collect(),
         })
+    }
+
+    /// For one that was never here.
+    #[cfg(test)]
+    pub(super) fn one(&self) -> Arc<Time> {
+        self.time_of(super::heavy::an_address())
     }
 }
 

@@ -19,11 +19,16 @@
 //! than the fair [`level`] would have all of it, and the others that level. These others are heavy,
 //! if somebody is there who wants clearly less. By the average, of five who want the same beside
 //! one who wants little nobody was heavy.
+//!
+//! Who leaves and comes back while it is remembered is the same source: as another one, it would be
+//! heavy beside what is remembered of itself, and whoever is heavy would only have to connect again
+//! to be it no more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 /// How often it is found out who is heavy.
@@ -61,14 +66,24 @@ const SLOWEST: f64 = 1.0 / 3.0;
 /// What is wanted by all sources that share threads.
 pub(super) struct Demands {
     ledger: Mutex<Ledger>,
-    /// So many have been met.
-    sources: AtomicU64,
+    /// Apart from the ledger, which a nicer thread may have for long: connections come in here.
+    known: Mutex<Known>,
+}
+
+/// Those that are here, or that the ledger remembers.
+#[derive(Default)]
+struct Known {
+    by_address: HashMap<IpAddr, Weak<Demand>>,
+    /// So many were ever met.
+    met: u64,
+    /// With so many, those that are gone are forgotten.
+    many: usize,
 }
 
 /// What one of them wants, as far as its own turns know.
 pub(super) struct Demand {
     number: u64,
-    heavy: Arc<AtomicBool>,
+    heavy: AtomicBool,
     elsewhere: Arc<WorkElsewhere>,
     uncounted: Mutex<Spent>,
 }
@@ -110,11 +125,10 @@ struct Ledger {
 
 /// What one source had.
 struct Account {
-    heavy: Arc<AtomicBool>,
+    of: Arc<Demand>,
     /// What it had in turns, and what was done for it elsewhere.
     in_turns: Had,
     elsewhere: Had,
-    uncounted: Arc<WorkElsewhere>,
     /// In which period it last had nothing left to do.
     idle_in: u64,
     /// In which period it last had a turn, and in which anything was last counted.
@@ -158,22 +172,17 @@ impl Demands {
     pub(super) fn of_threads(threads: usize) -> Self {
         Self {
             ledger: Mutex::new(Ledger::of_threads(threads)),
-            sources: AtomicU64::new(0),
+            known: Mutex::default(),
         }
     }
 
-    /// Of one more source.
-    pub(super) fn one(&self) -> Demand {
-        Demand {
-            number: self.sources.fetch_add(1, Ordering::Relaxed),
-            heavy: Arc::default(),
-            elsewhere: Arc::default(),
-            uncounted: Mutex::default(),
-        }
+    /// Of the source with this address.
+    pub(super) fn of(&self, address: IpAddr) -> Arc<Demand> {
+        lock(&self.known).of(address)
     }
 
     /// Counts a turn, and finds out who is heavy if a period is over.
-    pub(super) fn count(&self, source: &Demand, turn: Spent) {
+    pub(super) fn count(&self, source: &Arc<Demand>, turn: Spent) {
         let mut uncounted = lock(&source.uncounted);
         *uncounted += turn;
         // All sources count here. Whoever has it may be a thread that is nicer and has lost its
@@ -186,6 +195,31 @@ impl Demands {
     }
 }
 
+impl Known {
+    /// Fewer are not looked through.
+    const FEW: usize = 64;
+
+    fn of(&mut self, address: IpAddr) -> Arc<Demand> {
+        if let Some(known) = self.by_address.get(&address).and_then(Weak::upgrade) {
+            return known;
+        }
+        if self.by_address.len() >= self.many {
+            self.by_address.retain(|_, it| it.strong_count() > 0);
+            self.many = Self::FEW.max(2 * self.by_address.len());
+        }
+        let number = self.met;
+        self.met += 1;
+        let one = Arc::new(Demand {
+            number,
+            heavy: AtomicBool::default(),
+            elsewhere: Arc::default(),
+            uncounted: Mutex::default(),
+        });
+        self.by_address.insert(address, Arc::downgrade(&one));
+        one
+    }
+}
+
 impl Demand {
     pub(super) fn is_heavy(&self) -> bool {
         self.heavy.load(Ordering::Relaxed)
@@ -195,7 +229,6 @@ impl Demand {
         &self.elsewhere
     }
 
-    #[cfg(test)]
     pub(super) fn set_heavy(&self, heavy: bool) {
         self.heavy.store(heavy, Ordering::Relaxed);
     }
@@ -248,7 +281,7 @@ impl Ledger {
         }
     }
 
-    fn count(&mut self, source: &Demand, spent: Spent) {
+    fn count(&mut self, source: &Arc<Demand>, spent: Spent) {
         let account = self
             .accounts
             .entry(source.number)
@@ -270,7 +303,7 @@ impl Ledger {
         let account = &self.accounts[&number];
         let had = account.in_turns.worked.present;
         let is_much = had > part(self.heavy_from, AT_ONCE).max(2 * account.demand);
-        is_much && !account.is_heavy() && had > self.clearly_more()
+        is_much && !account.of.is_heavy() && had > self.clearly_more()
     }
 
     /// Than somebody has who asks for least.
@@ -292,9 +325,9 @@ impl Ledger {
         let period = self.period;
         self.accounts.retain(|_, account| {
             let is_known = period - account.asked <= ASKED_LATELY || account.is_served_elsewhere();
-            let stays = is_known && (all_that_left || Arc::strong_count(&account.heavy) > 1);
+            let stays = is_known && (all_that_left || Arc::strong_count(&account.of) > 1);
             if !stays {
-                account.set_heavy(false);
+                account.of.set_heavy(false);
             }
             stays
         });
@@ -329,22 +362,21 @@ impl Ledger {
         let floors = [floor(room), floor(room / 2) / 2];
         let least = demands.first().copied().unwrap_or_default();
         for account in self.accounts.values() {
-            let more_than = match account.is_heavy() {
+            let more_than = match account.of.is_heavy() {
                 true => [part(fair, (3, 4)), floors[1], part(least, (5, 4))],
                 false => [fair, floors[0], clearly_more(least)],
             };
-            account.set_heavy(more_than.iter().all(|it| account.demand > *it));
+            account.of.set_heavy(more_than.iter().all(|it| account.demand > *it));
         }
     }
 }
 
 impl Account {
-    fn of(source: &Demand, period: u64) -> Self {
+    fn of(source: &Arc<Demand>, period: u64) -> Self {
         Self {
-            heavy: Arc::clone(&source.heavy),
+            of: Arc::clone(source),
             in_turns: Had::default(),
             elsewhere: Had::default(),
-            uncounted: Arc::clone(&source.elsewhere),
             idle_in: period,
             turn_in: period,
             asked: period,
@@ -352,30 +384,22 @@ impl Account {
         }
     }
 
-    fn is_heavy(&self) -> bool {
-        self.heavy.load(Ordering::Relaxed)
-    }
-
-    fn set_heavy(&self, heavy: bool) {
-        self.heavy.store(heavy, Ordering::Relaxed);
-    }
-
     /// Counts in this period what was done elsewhere.
     fn count_elsewhere(&mut self, period: u64) {
-        let (worked, lasted) = self.uncounted.take();
+        let (worked, lasted) = self.of.elsewhere.take();
         if worked > Duration::ZERO {
             self.asked = period;
             self.elsewhere.add(worked, lasted);
         }
     }
 
-    /// Whether something is being done for it elsewhere: that is known here and to its turns.
+    /// Whether something is being done for it elsewhere.
     fn is_served_elsewhere(&self) -> bool {
-        Arc::strong_count(&self.uncounted) > 2
+        Arc::strong_count(&self.of.elsewhere) > 1
     }
 
     fn become_heavy(&mut self, period: u64) {
-        self.set_heavy(true);
+        self.of.set_heavy(true);
         let turns = &mut self.in_turns;
         (turns.most, turns.most_in) = (turns.worked.present, period);
     }
@@ -384,7 +408,7 @@ impl Account {
     fn go_on(&mut self, periods: u32, period: u64) {
         let was_here = period - self.turn_in <= ALWAYS / 2;
         let source = Standing {
-            heavy: self.is_heavy(),
+            heavy: self.of.is_heavy(),
             always: was_here && period - self.idle_in > ALWAYS,
         };
         // Of what others do for it no turn says whether more is left.
@@ -472,3 +496,5 @@ fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(super) use tests::an_address;

@@ -1,12 +1,21 @@
 //! What sources have in each period is made up here, in milliseconds: nothing depends on how fast
 //! the machine is.
 
+use std::net::Ipv6Addr;
+
 use super::*;
+
+/// One that nobody has come from.
+pub(in super::super) fn an_address() -> IpAddr {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    Ipv6Addr::from_bits(u128::from(number)).into()
+}
 
 /// Sources that share threads, and what is known of them.
 struct Model {
-    ledger: Ledger,
-    sources: Vec<Demand>,
+    demands: Demands,
+    sources: Vec<Arc<Demand>>,
     /// They always have something left to do.
     always: bool,
 }
@@ -15,10 +24,14 @@ impl Model {
     fn of(sources: usize, threads: usize) -> Self {
         let demands = Demands::of_threads(threads);
         Self {
-            sources: (0..sources).map(|_| demands.one()).collect(),
-            ledger: demands.ledger.into_inner().unwrap(),
+            sources: (0..sources).map(|_| demands.of(an_address())).collect(),
+            demands,
             always: false,
         }
+    }
+
+    fn ledger(&mut self) -> &mut Ledger {
+        self.demands.ledger.get_mut().unwrap()
     }
 
     fn count(&mut self, source: usize, worked: f64, lasted: f64) {
@@ -28,11 +41,12 @@ impl Model {
             lasted,
             left_nothing: !self.always,
         };
-        self.ledger.count(&self.sources[source], spent);
+        let ledger = self.demands.ledger.get_mut().unwrap();
+        ledger.count(&self.sources[source], spent);
     }
 
     fn heavy(&self) -> Vec<bool> {
-        self.sources.iter().map(Demand::is_heavy).collect()
+        self.sources.iter().map(|it| it.is_heavy()).collect()
     }
 
     /// In one period they had so much of a processor, and their turns lasted so long; who is heavy
@@ -168,7 +182,7 @@ fn who_asks_for_much_stays_heavy_beside_somebody_who_calls_once_a_second() {
         if number % 10 == 9 {
             model.count(1, 1.0, 1.0);
         }
-        model.ledger.end(1);
+        model.ledger().end(1);
         model.sources[0].is_heavy()
     });
     assert_eq!(heavy.count(), 100);
@@ -182,7 +196,42 @@ fn who_has_asked_for_nothing_lately_is_nobody() {
     assert!((0..20).all(|_| heavy(&mut model)));
     assert!((0..20).any(|_| !heavy(&mut model)));
     assert!(!heavy(&mut model), "it has the threads to itself");
-    assert_eq!(model.ledger.accounts.len(), 1);
+    assert_eq!(model.ledger().accounts.len(), 1);
+}
+
+/// It was another one, and heavy beside the little that was remembered of itself; and who was heavy
+/// was it no more once it had connected again.
+#[test]
+fn who_comes_back_is_who_it_was() {
+    let mut model = Model::of(0, 2);
+    let address = an_address();
+    let come = |model: &mut Model| model.sources = vec![model.demands.of(address)];
+    come(&mut model);
+    model.periods(1, [2]);
+    come(&mut model);
+    assert_eq!(model.periods(20, [190]), [false], "it is alone");
+    let other = model.demands.of(an_address());
+    model.sources.push(other);
+    assert_eq!(model.periods(20, [190, 2]), [true, false]);
+    come(&mut model);
+    assert_eq!(model.heavy(), [true]);
+    // It is remembered for as long as it counts among others.
+    model.sources.clear();
+    model.ledger().end(u32::try_from(2 * ASKED_LATELY).unwrap());
+    come(&mut model);
+    assert_eq!(model.heavy(), [false]);
+}
+
+/// Each had left when the next one came.
+#[test]
+fn of_addresses_that_nobody_comes_from_any_more_few_are_known() {
+    let model = Model::of(0, 2);
+    let stay = [(); 100].map(|()| model.demands.of(an_address()));
+    let known = || lock(&model.demands.known).by_address.len();
+    for _ in 0..10_000 {
+        drop(model.demands.of(an_address()));
+        assert!(known() <= 2 * stay.len());
+    }
 }
 
 /// A read counts once it has worked for a while, and may wait for longer before.
@@ -193,7 +242,7 @@ fn who_is_served_elsewhere_is_somebody_for_as_long() {
     let read = Arc::clone(&model.sources[1].elsewhere);
     let accounts = |model: &mut Model| {
         model.periods(2 * ASKED_LATELY as usize, [5]);
-        model.ledger.accounts.len()
+        model.ledger().accounts.len()
     };
     assert_eq!(accounts(&mut model), 2);
     drop(read);
@@ -214,7 +263,7 @@ fn unnoticed(sources: usize, on: u32, off: u32) -> f64 {
                 model.count(source, 5.0, 5.0);
                 unnoticed += u32::from(!model.sources[source].is_heavy());
             }
-            model.ledger.end(1);
+            model.ledger().end(1);
         }
     }
     let turns = on * TURNS * u32::try_from(sources * rounds).unwrap();
@@ -264,7 +313,7 @@ fn beside(equals: usize, others: &[f64]) -> Vec<bool> {
         for (source, had) in (equals..).zip(others) {
             model.count(source, *had, *had);
         }
-        model.ledger.end(1);
+        model.ledger().end(1);
     }
     model.heavy()
 }
@@ -321,7 +370,7 @@ fn of_those_that_begin_together_nobody_is_heavy_for_a_period() {
             model.count(source, 5.0, 5.0);
             assert_eq!(model.heavy(), [false; 2]);
         }
-        model.ledger.end(1);
+        model.ledger().end(1);
     }
 }
 
@@ -366,12 +415,12 @@ fn what_somebody_wanted_is_forgotten_in_the_end() {
 fn periods_in_which_nobody_has_a_turn_are_counted() {
     let mut model = Model::of(2, 1);
     assert_eq!(model.periods(10, [80, 5]), [true, false]);
-    model.ledger.end(20);
+    model.ledger().end(20);
     assert_eq!(model.heavy(), [false; 2]);
     model.periods(10, [80, 5]);
-    model.ledger.end(100);
+    model.ledger().end(100);
     assert_eq!(model.heavy(), [false; 2]);
-    assert!(model.ledger.accounts.is_empty());
+    assert!(model.ledger().accounts.is_empty());
 }
 
 #[test]
@@ -381,11 +430,11 @@ fn of_those_that_have_left_a_bounded_number_is_remembered() {
         model.count(source, 0.0, 0.0);
     }
     model.sources.truncate(5);
-    model.ledger.end(1);
-    assert_eq!(model.ledger.accounts.len(), 5);
+    model.ledger().end(1);
+    assert_eq!(model.ledger().accounts.len(), 5);
     model.sources.clear();
-    model.ledger.end(1);
-    assert_eq!(model.ledger.accounts.len(), 5, "they may come back");
+    model.ledger().end(1);
+    assert_eq!(model.ledger().accounts.len(), 5, "they may come back");
 }
 
 #[test]
