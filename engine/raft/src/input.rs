@@ -66,8 +66,10 @@ pub enum Input {
         /// As that member's consensus encoded it.
         bytes: Bytes,
     },
-    /// A peer could not be reached.
+    /// A message to a peer was dropped, for too many wait for it.
     Unreachable(MemberId),
+    /// The stream to a peer ended, or could not be opened: what was sent last may not have arrived.
+    Disconnected(MemberId),
     /// A peer announced the newest command version that it reads.
     Announced {
         member: MemberId,

@@ -1,5 +1,5 @@
-//! Writes that a member passes on for a client of another protocol than ours: commands and outcomes
-//! as the log and sessions have them.
+//! Commands that a member passes on: as a call for a client of another protocol than ours, with
+//! the outcome as sessions keep it, and as a message between members.
 
 use bytes::Bytes;
 use dengine_kv::outcome::{decode_kept, encode_whole};
@@ -40,18 +40,20 @@ pub fn outcome(answer: ForwardResponse) -> Result<Outcome, Status> {
 
 impl Mutation for ForwardRequest {
     fn command(&self, limits: &RequestLimits) -> Result<Command, Status> {
-        let elements = counted(&self.command)?;
-        let command = decoded(&self.command)?;
-        let most = limits.max_batch_bytes(elements);
-        if matches!(command, Command::Batch(_)) && self.command.len() > most {
-            return Err(Status::invalid_argument(format!(
-                "the batch has {} bytes in the log; with {elements} operations and comparisons \
-                 this member takes at most {most} (--max-batch-request-bytes)",
-                self.command.len()
-            )));
+        let Request { session, command } = read(&self.command, limits)?;
+        // What may be repeated within a session is what clients may ask for, and leases.
+        let is_of_clients = command.may_be_stamped()
+            || matches!(
+                command,
+                Command::GrantLease { .. } | Command::RevokeLease { .. }
+            );
+        match session.is_none() && is_of_clients {
+            true => Ok(command),
+            false => Err(Status::invalid_argument(
+                "a member passes on writes of keys, compactions, and the grant or revocation of a \
+                 lease, without a session",
+            )),
         }
-        check(&command, limits)?;
-        Ok(command)
     }
 
     fn answer(&self, header: Header, outcome: Outcome) -> Result<ForwardResponse, Outcome> {
@@ -81,6 +83,25 @@ impl Mutation for ForwardRequest {
         answer.outcome = encode_whole(&whole.without_pairs())?.into();
         answer.header.as_mut()
     }
+}
+
+/// Reads a command that another member passes on.
+///
+/// # Errors
+/// It does not read, or is more than these limits have a client ask for.
+pub fn read(encoded: &Bytes, limits: &RequestLimits) -> Result<Request, Status> {
+    let elements = counted(encoded)?;
+    let Request { session, command } = decoded(encoded)?;
+    let most = limits.max_batch_bytes(elements);
+    if matches!(command, Command::Batch(_)) && encoded.len() > most {
+        return Err(Status::invalid_argument(format!(
+            "the batch has {} bytes in the log; with {elements} operations and comparisons this \
+             member takes at most {most} (--max-batch-request-bytes)",
+            encoded.len()
+        )));
+    }
+    check(&command, limits)?;
+    Ok(Request { session, command })
 }
 
 /// How many comparisons and operations the command has. An empty one is two bytes here, and
@@ -129,24 +150,11 @@ fn list_elements(list: &[u8]) -> Option<usize> {
     Some(found)
 }
 
-fn decoded(command: &Bytes) -> Result<Command, Status> {
+fn decoded(command: &Bytes) -> Result<Request, Status> {
     let logged = Request::decode(command.clone())
         .map_err(|newer| Status::unavailable(newer.to_string()))?
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
-    let Request { session, command } = logged.request;
-    // What may be repeated within a session is what clients may ask for, and leases.
-    let is_of_clients = command.may_be_stamped()
-        || matches!(
-            command,
-            Command::GrantLease { .. } | Command::RevokeLease { .. }
-        );
-    match session.is_none() && is_of_clients {
-        true => Ok(command),
-        false => Err(Status::invalid_argument(
-            "a member passes on writes of keys, compactions, and the grant or revocation of a \
-             lease, without a session",
-        )),
-    }
+    Ok(logged.request)
 }
 
 /// That any client could have asked for it.

@@ -57,6 +57,7 @@ mod tests;
 pub use config::{ConsensusConfig, ConsensusConfigError};
 #[cfg(any(test, feature = "testing"))]
 pub use describe::describe;
+pub use driver::passing::{LARGEST_PASSED_ON_BYTES, MESSAGE_BYTES};
 pub use driver::{Consensus, Restored, snapshot_position};
 pub use log_view::{LogRead, LogReadError};
 #[cfg(test)]

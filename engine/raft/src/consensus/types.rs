@@ -26,6 +26,11 @@ pub enum PassedOn {
         client: IpAddr,
         proposals: Vec<Proposal>,
     },
+    /// This leader takes nothing of the start that has passed these on.
+    NotTaken {
+        by: MemberId,
+        contexts: Vec<Vec<u8>>,
+    },
     /// A leader has not proposed, and will not, what has these contexts.
     Refused {
         by: MemberId,

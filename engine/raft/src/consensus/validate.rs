@@ -385,6 +385,11 @@ fn check_passed_on<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), 
         is_command && !has_place && is_of_start && entry.data.is_empty() == message.reject
     };
     let names_client = passing::client_of(&message.context).is_some();
+    // Before any of it is decoded, which takes many times as much.
+    let bytes = message.entries.iter().map(|it| it.data.len());
+    if passing::is_too_much(bytes) && !message.reject {
+        return Err(PeerMessageError::PassedOn);
+    }
     match names_client != message.reject && message.entries.iter().all(is_one) {
         true => Ok(()),
         false => Err(PeerMessageError::PassedOn),

@@ -1,5 +1,7 @@
 //! For tests: a member that is a cluster of its own. Those who ask it wait, whatever happens.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
 use dengine_kv::{CommandVersion, Member, MembershipChange, StateMachine};
@@ -66,6 +68,11 @@ impl LoneLeader {
 
     /// Three voters, who share as [`Self::sharing`].
     pub(crate) fn three(entries: usize) -> [Self; 3] {
+        Self::three_told_within(Duration::ZERO, entries)
+    }
+
+    /// They are told as late as that what is committed, unless somebody waits for it.
+    pub(crate) fn three_told_within(news: Duration, entries: usize) -> [Self; 3] {
         let others = [2, 3].map(|id| {
             let added = MembershipChange::AddLearner(record(id));
             [added, MembershipChange::Promote(MemberId(id))]
@@ -73,7 +80,11 @@ impl LoneLeader {
         let [[add_2, promote_2], [add_3, promote_3]] = others;
         let formed = Self::formed_by(record(1));
         let changes = [formed, add_2, promote_2, add_3, promote_3];
-        [1, 2, 3].map(|id| Self::of(id, changes.clone(), CommandVersion::CURRENT, entries))
+        [1, 2, 3].map(|id| {
+            let mut consensus = ConsensusConfig::new(MemberId(id), 1);
+            consensus.commit_news_delay = news;
+            Self::with(consensus, changes.clone(), CommandVersion::CURRENT, entries)
+        })
     }
 
     fn formed_by(member: Member) -> MembershipChange {
@@ -86,6 +97,16 @@ impl LoneLeader {
 
     fn of<const N: usize>(
         id: u64,
+        changes: [MembershipChange; N],
+        reads_max: CommandVersion,
+        shared_entries_min: usize,
+    ) -> Self {
+        let consensus = ConsensusConfig::new(MemberId(id), 1);
+        Self::with(consensus, changes, reads_max, shared_entries_min)
+    }
+
+    fn with<const N: usize>(
+        consensus: ConsensusConfig,
         changes: [MembershipChange; N],
         reads_max: CommandVersion,
         shared_entries_min: usize,
@@ -113,16 +134,15 @@ impl LoneLeader {
         let mut machine = machine.reads_commands_up_to(reads_max);
         machine.apply(&entries).unwrap();
         let config = ReplicaConfig {
-            member_id: MemberId(id),
+            member_id: consensus.id,
             boot_nonce: 1,
-            election_timeout: std::time::Duration::from_secs(1),
+            election_timeout: Duration::from_secs(1),
             max_waiting_reads: 1,
             log_keep_bytes: 0,
             log_keep_bytes_for_followers: 0,
             shared_entries_min,
             slow_disk: None,
         };
-        let consensus = ConsensusConfig::new(MemberId(id), 1);
         let replica = Replica::new(config, consensus, hard_state, log.reader(), &machine).unwrap();
         let applier = Applier::new(machine);
         let now = Moment(1);

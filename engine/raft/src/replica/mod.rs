@@ -49,7 +49,7 @@ pub use lease::LeaseView;
 pub use lessor::LeaseChange;
 pub use log_writer::{LogStep, LogWriter, SyncRule};
 pub use open::{OpenError, Opened, open_member};
-pub use passing::{Ended, LeaderTakes, is_small_enough, may_be_passed_on};
+pub use passing::{Ended, LeaderTakes, Takes, is_small_enough, may_be_passed_on};
 pub use status::{MemberProgress, ReplicaStatus, Role};
 pub use versions::{Announcement, CommandGate};
 pub use writes::{WriteAnswers, WriteReply};
@@ -133,6 +133,8 @@ pub struct Replica<L: LogRead> {
     passed_on: PassedOnToLeader,
     passed_on_here: PassedOnHere,
     leader_takes: Arc<LeaderTakes>,
+    /// Of what others pass on to it.
+    takes: Takes,
     reads: Reads,
     lease: Arc<LeaseView>,
     leases: Leases,
@@ -227,6 +229,7 @@ impl<L: LogRead + Clone> Replica<L> {
             passed_on: PassedOnToLeader::default(),
             passed_on_here: PassedOnHere::default(),
             leader_takes: Arc::default(),
+            takes: Box::new(passing::whatever_it_is),
             reads: Reads::default(),
             lease: Arc::default(),
             leases: Leases::of(machine)?,
@@ -284,7 +287,8 @@ impl<L: LogRead> Replica<L> {
                 self.take_passed_on();
             }
             Input::Removed => self.on_told_removed(),
-            Input::Unreachable(member) => {
+            Input::Unreachable(member) => self.consensus.unreachable(member),
+            Input::Disconnected(member) => {
                 self.consensus.unreachable(member);
                 self.forget_passed_on_to(member);
             }
@@ -320,11 +324,12 @@ impl<L: LogRead> Replica<L> {
             self.leases.prune(is_gone);
             self.forget_writes(is_gone);
             self.pending.prune(is_gone);
-            self.passed_on.prune(is_gone);
+            self.passed_on.prune(now, is_gone);
         }
         self.ask_lease_reads();
         self.begin_at_once(is_gone);
         self.take_turns(is_gone);
+        self.refuse_gone();
         self.lower_proposals();
         self.propose();
         if self.passed_on.is_awaited() {
@@ -396,6 +401,12 @@ impl<L: LogRead> Replica<L> {
     #[must_use]
     pub fn leader_takes(&self) -> Arc<LeaderTakes> {
         Arc::clone(&self.leader_takes)
+    }
+
+    /// Of what other members pass on, this one takes what `takes` reads, and has them ask with a
+    /// call for the rest, which says what is wrong with it.
+    pub fn takes_of_others(&mut self, takes: Takes) {
+        self.takes = takes;
     }
 
     /// What decides: for checks of invariants.

@@ -3,7 +3,8 @@
 //!
 //! What is passed on goes the way of Raft's messages, keeps the context that the follower gave it,
 //! and is answered by the follower once it applies it: no caller's answer travels. How each is
-//! proposed once, and in its term only, is [consensus'](crate::consensus).
+//! proposed once, and in its term only, is [consensus'](crate::consensus). So only a follower that
+//! keeps up passes anything on, and no more at a time than does not delay its other messages.
 //!
 //! A write that the leader refuses is refused here as by any member that does not lead; whoever
 //! asked for it may ask the leader itself, which then says why.
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use bytes::Bytes;
 use dengine_kv::{Command, Request};
 use dengine_types::sync::atomic::{AtomicBool, Ordering};
 use dengine_types::{Entry, Index, MemberId, Moment, Term};
@@ -22,21 +24,23 @@ use super::Replica;
 use super::pending::Run;
 use super::proposals::Begun;
 use super::turns::{Proposer, QueuedWrite, Writer};
-use crate::consensus::{LogRead, PassedOn, Proposal, Refusal, ReplicaState, Role};
+use crate::consensus::{
+    LARGEST_PASSED_ON_BYTES, LogRead, MESSAGE_BYTES, PassedOn, Proposal, Refusal, ReplicaState,
+    Role,
+};
 use crate::input::{EncodedCommand, Token};
 use crate::output::Output;
 
-/// A larger write is not passed on: other messages to the leader, with which it counts what a
-/// quorum has, would wait behind it.
-const LARGEST: usize = 64 << 10;
-/// Bytes of one message. A leader's heartbeats are answered behind it.
-const MESSAGE_BYTES: usize = 256 << 10;
+/// What a follower has passed on and not been answered. What is beyond that goes to the leader as
+/// calls do: with 10 MB a second between them, a heartbeat is answered a tenth of a second later.
+const WINDOW_BYTES: usize = 1 << 20;
 /// What writes of other members' callers take of a leader's memory while they wait for their turn,
 /// at most.
 const WAITING_BYTES: usize = 16 << 20;
 /// What each takes besides its bytes.
 const OVERHEAD_BYTES: usize = 256;
-/// What waits for longer is not proposed: its caller is about to give up.
+/// What waits for longer is refused, so that its follower asks as a call does, which waits as long
+/// as its caller. Of what was passed on that long ago nothing is on its way any more.
 const WAITS_AT_MOST: Duration = Duration::from_secs(4);
 
 /// Whether the leader may be asked to propose this write, if [it is small enough](is_small_enough):
@@ -54,7 +58,16 @@ pub fn may_be_passed_on(command: &Command) -> bool {
 /// Whether a write is no larger than what is passed on.
 #[must_use]
 pub fn is_small_enough(command: &EncodedCommand) -> bool {
-    command.data.len() <= LARGEST
+    command.data.len() <= LARGEST_PASSED_ON_BYTES
+}
+
+/// What a leader reads of a command that another member passes on, if it takes it.
+pub type Takes = Box<dyn Fn(&Bytes) -> Option<Request> + Send>;
+
+/// Any command that can be read.
+pub(super) fn whatever_it_is(command: &Bytes) -> Option<Request> {
+    let logged = Request::decode(command.clone()).ok()?.ok()?;
+    Some(logged.request)
 }
 
 /// Whether another member leads and takes what is passed on to it. The replica writes it, any
@@ -73,6 +86,8 @@ impl LeaderTakes {
 #[derive(Debug, Default)]
 pub(super) struct PassedOnToLeader {
     waiting: BTreeMap<Token, To>,
+    /// Of all of them.
+    bytes: usize,
     /// The oldest term in which any of them was passed on.
     oldest: Term,
 }
@@ -81,6 +96,8 @@ pub(super) struct PassedOnToLeader {
 struct To {
     leader: MemberId,
     term: Term,
+    since: Moment,
+    bytes: usize,
 }
 
 impl PassedOnToLeader {
@@ -89,12 +106,18 @@ impl PassedOnToLeader {
         !self.waiting.is_empty()
     }
 
-    fn add(&mut self, tokens: &[Token], leader: MemberId, term: Term) {
+    fn add(&mut self, token: Token, to: To) {
         if self.waiting.is_empty() {
-            self.oldest = term;
+            self.oldest = to.term;
         }
-        let to = To { leader, term };
-        self.waiting.extend(tokens.iter().map(|it| (*it, to)));
+        self.bytes += to.bytes;
+        self.waiting.insert(token, to);
+    }
+
+    fn remove(&mut self, token: Token) -> Option<To> {
+        let to = self.waiting.remove(&token)?;
+        self.bytes -= to.bytes;
+        Some(to)
     }
 
     /// Who waits for this entry, which is committed, if it was passed on in this run.
@@ -103,7 +126,7 @@ impl PassedOnToLeader {
             return None;
         }
         let token = run.token_of(&entry.context)?;
-        self.waiting.remove(&token).map(|_| token)
+        self.remove(token).map(|_| token)
     }
 
     /// Those who wait in vain now that an entry of this term is committed: they were passed on in
@@ -113,19 +136,20 @@ impl PassedOnToLeader {
             return Vec::new();
         }
         self.oldest = term;
-        self.take(|to| to.term < term)
+        self.take(|_, to| to.term < term)
     }
 
-    /// Forgets those whose callers are gone.
-    pub(super) fn prune(&mut self, is_gone: &dyn Fn(Token) -> bool) {
-        self.waiting.retain(|token, _| !is_gone(*token));
+    /// Forgets those whose callers are gone. For a while they are on their way all the same: who
+    /// asks and leaves has no more on it than others.
+    pub(super) fn prune(&mut self, now: Moment, is_gone: &dyn Fn(Token) -> bool) {
+        self.take(|token, to| is_gone(token) && now.since(to.since) >= WAITS_AT_MOST);
     }
 
-    fn take(&mut self, is_taken: impl Fn(&To) -> bool) -> Vec<Token> {
-        let taken = self.waiting.iter().filter(|(_, to)| is_taken(to));
+    fn take(&mut self, is_taken: impl Fn(Token, &To) -> bool) -> Vec<Token> {
+        let taken = self.waiting.iter().filter(|(token, to)| is_taken(**token, to));
         let taken: Vec<_> = taken.map(|(token, _)| *token).collect();
         for token in &taken {
-            self.waiting.remove(token);
+            self.remove(*token);
         }
         taken
     }
@@ -221,9 +245,9 @@ impl Drop for Room {
 impl<L: LogRead> Replica<L> {
     /// Passes on what may be, of what was begun here, if another member leads that takes it.
     pub(super) fn pass_on(&mut self) {
-        if !self.leader_takes_now() {
+        let Some(leader) = self.leader_that_takes() else {
             return;
-        }
+        };
         let may_pass = |begun: &Begun| {
             matches!(
                 begun,
@@ -233,7 +257,12 @@ impl<L: LogRead> Replica<L> {
                 }
             )
         };
-        let taken = self.proposals.take_if(|_, begun| may_pass(begun));
+        let mut under_way = self.passed_on.bytes;
+        let taken = self.proposals.take_if(|proposal, begun| {
+            let taken = may_pass(begun) && under_way < WINDOW_BYTES;
+            under_way += if taken { bytes_of(proposal) } else { 0 };
+            taken
+        });
         let mut of_clients = BTreeMap::<IpAddr, Message>::new();
         for (proposal, begun) in taken {
             let Begun::Caller {
@@ -248,25 +277,35 @@ impl<L: LogRead> Replica<L> {
             message.add(token, proposal);
             if message.bytes >= MESSAGE_BYTES {
                 let full = std::mem::take(message);
-                self.send_on(client, full);
+                self.send_on(leader, client, full);
             }
         }
         for (client, message) in of_clients {
-            self.send_on(client, message);
+            self.send_on(leader, client, message);
         }
     }
 
-    fn send_on(&mut self, client: IpAddr, message: Message) {
+    fn send_on(&mut self, leader: MemberId, client: IpAddr, message: Message) {
         let Message {
             tokens, proposals, ..
         } = message;
         if tokens.is_empty() {
             return;
         }
-        match self.consensus.pass_on(client, proposals) {
-            Ok((leader, term)) => {
+        let bytes: Vec<_> = proposals.iter().map(bytes_of).collect();
+        match self.consensus.pass_on(leader, client, proposals) {
+            Ok(term) => {
                 self.counts.writes_passed_on += tokens.len() as u64;
-                self.passed_on.add(&tokens, leader, term);
+                let since = self.now;
+                for (token, bytes) in tokens.into_iter().zip(bytes) {
+                    let to = To {
+                        leader,
+                        term,
+                        since,
+                        bytes,
+                    };
+                    self.passed_on.add(token, to);
+                }
             }
             Err(refusal) => self.refused.push((tokens, refusal)),
         }
@@ -282,6 +321,9 @@ impl<L: LogRead> Replica<L> {
                     client,
                     proposals,
                 } => self.on_asked(by, term, client, proposals),
+                PassedOn::NotTaken { by, contexts } => {
+                    self.consensus.refuse_passed_on(by, contexts);
+                }
                 PassedOn::Refused { by, contexts } => self.on_refused_by(by, &contexts),
             }
         }
@@ -303,18 +345,14 @@ impl<L: LogRead> Replica<L> {
     /// The write, if this leader takes it: as one of its own callers', as far as it can tell.
     fn queued(&self, by: MemberId, term: Term, proposal: &Proposal) -> Option<QueuedWrite> {
         let data = &proposal.data;
-        let Ok(Ok(logged)) = Request::decode(data.clone()) else {
-            return None;
-        };
-        let records = logged.request.command.records();
-        let is_usual = may_be_passed_on(&logged.request.command);
-        let command = EncodedCommand {
-            data: data.clone(),
-            records,
-        };
-        if self.is_low_on_space || !is_usual || !is_small_enough(&command) {
+        let request = (self.takes)(data)?;
+        if self.is_low_on_space || !may_be_passed_on(&request.command) {
             return None;
         }
+        let command = EncodedCommand {
+            data: data.clone(),
+            records: request.command.records(),
+        };
         let room = Room::of(
             &self.passed_on_here.waiting_bytes,
             data.len() + OVERHEAD_BYTES,
@@ -343,6 +381,17 @@ impl<L: LogRead> Replica<L> {
         drop(self.proposals.take_if(|_, begun| is_of_other(begun)));
     }
 
+    /// Tells other members whose writes waited for their turn for too long.
+    pub(super) fn refuse_gone(&mut self) {
+        let gone = self.turns.take_gone().into_iter();
+        let of_peers = gone.filter_map(|it| match it.proposer {
+            Proposer::Peer(asked) => Some(asked),
+            Proposer::Caller { .. } | Proposer::Leader { .. } => None,
+        });
+        let of_peers = of_peers.collect();
+        self.refuse_peers(of_peers);
+    }
+
     /// Tells other members that these are not proposed.
     pub(super) fn refuse_peers(&mut self, asked: Vec<AskedByPeer>) {
         let mut of_members = BTreeMap::<MemberId, Vec<Vec<u8>>>::new();
@@ -361,7 +410,7 @@ impl<L: LogRead> Replica<L> {
         for token in contexts.iter().filter_map(|it| run.token_of(it)) {
             let to = self.passed_on.waiting.get(&token);
             if to.is_some_and(|to| to.leader == by) {
-                self.passed_on.waiting.remove(&token);
+                self.passed_on.remove(token);
                 tokens.push(token);
             }
         }
@@ -373,8 +422,8 @@ impl<L: LogRead> Replica<L> {
     /// What was passed on to this member may not have arrived, and what it says may not. It is
     /// passed nothing more until it has answered a Hello again.
     pub(super) fn forget_passed_on_to(&mut self, leader: MemberId) {
-        self.announced.is_unreachable(leader);
-        let unknown = self.passed_on.take(|to| to.leader == leader);
+        self.announced.is_disconnected(leader);
+        let unknown = self.passed_on.take(|_, to| to.leader == leader);
         self.outputs
             .extend(unknown.into_iter().map(Output::Forgotten));
     }
@@ -392,18 +441,28 @@ impl<L: LogRead> Replica<L> {
     }
 
     pub(super) fn publish_leader_takes(&self) {
-        let takes = self.leader_takes_now();
+        let takes = self.leader_that_takes().is_some();
         self.leader_takes.0.store(takes, Ordering::Relaxed);
     }
 
-    /// Not of a follower whose disk hangs: it would not see what it has passed on.
-    fn leader_takes_now(&self) -> bool {
+    /// The leader, if it takes what this follower passes on. One whose disk hangs, or that lacks
+    /// what was committed before (it may wait for a snapshot), would not see for long what became
+    /// of it.
+    fn leader_that_takes(&self) -> Option<MemberId> {
         let state = self.consensus.state();
-        let takes = |leader| self.announced.takes_passed_on(leader);
-        let follows = state.role == Role::Follower && state.leader.is_some_and(takes);
         let timeout = self.config.election_timeout;
-        follows && !self.outstanding.is_stalled(self.now, timeout)
+        let would_see = state.role == Role::Follower
+            && self.consensus.can_confirm_reads()
+            && self.keeping_up.keeps_up_closely()
+            && !self.outstanding.is_stalled(self.now, timeout);
+        let takes = |leader: &MemberId| self.announced.takes_passed_on(*leader);
+        state.leader.filter(takes).filter(|_| would_see)
     }
+}
+
+/// What a write has of [`WINDOW_BYTES`].
+fn bytes_of(proposal: &Proposal) -> usize {
+    proposal.data.len() + Run::CONTEXT_BYTES
 }
 
 /// What is passed on together.
@@ -416,7 +475,7 @@ struct Message {
 
 impl Message {
     fn add(&mut self, token: Token, proposal: Proposal) {
-        self.bytes += proposal.data.len() + Run::CONTEXT_BYTES;
+        self.bytes += bytes_of(&proposal);
         self.tokens.push(token);
         self.proposals.push(proposal);
     }
@@ -424,7 +483,6 @@ impl Message {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use dengine_kv::{CommandVersion, Put};
 
     use super::*;
@@ -451,12 +509,12 @@ mod tests {
     impl Three {
         fn led_by_the_first() -> Self {
             let mut three = Self {
-                members: LoneLeader::three(64),
+                members: LoneLeader::three_told_within(Duration::from_secs(3600), 64),
                 told: Vec::new(),
             };
             three.has_lead(0);
             three.takes(1, 1, true);
-            three.settle();
+            three.time_passes(3);
             three
         }
 
@@ -481,6 +539,14 @@ mod tests {
                 self.settle();
             }
             panic!("nobody was elected");
+        }
+
+        /// So many ticks.
+        fn time_passes(&mut self, ticks: usize) {
+            for _ in 0..ticks {
+                self.members.iter_mut().for_each(LoneLeader::tick);
+                self.settle();
+            }
         }
 
         fn takes(&mut self, follower: usize, leader: u64, takes_passed_on: bool) {
@@ -553,7 +619,11 @@ mod tests {
 
         /// Somebody asks the second for a put.
         fn asks(&mut self, key: &str) -> Token {
-            let put = Command::Put(Put::new(key.to_owned(), Bytes::from_static(b"v")));
+            self.asks_for(key, Bytes::from_static(b"v"))
+        }
+
+        fn asks_for(&mut self, key: &str, value: Bytes) -> Token {
+            let put = Command::Put(Put::new(key.to_owned(), value));
             self.members[1].ask(Write::Command {
                 command: EncodedCommand::new(put.into(), CommandVersion::CURRENT),
                 from: Some([10, 0, 0, 7].into()),
@@ -579,7 +649,7 @@ mod tests {
         let mut three = Three::led_by_the_first();
         let token = three.asks("a");
         three.settle();
-        // The news that it is committed need not wait: somebody waits for it.
+        // It is told at once what is committed, for somebody waits.
         assert_eq!(three.told, [Told::Applied(token)]);
         assert_eq!(three.logged(), 1);
         let ended = three.members[0].replica.take_ended_of_others();
@@ -637,13 +707,166 @@ mod tests {
         let follower = &mut three.members[1];
         follower
             .replica
-            .handle(Input::Unreachable(MemberId(1)), follower.now);
+            .handle(Input::Disconnected(MemberId(1)), follower.now);
         three.settle();
         assert_eq!(three.told, [Told::Forgotten(token)]);
         // Later ones wait for the next leader, or for this one.
         let (later, sent) = three.passes("b");
         assert!(sent.is_empty(), "{sent:?}");
         assert_eq!(three.told.last(), Some(&Told::Refused(later)));
+    }
+
+    /// Upon a message that had no room, all that were on their way were given up, and nothing was
+    /// passed on any more until the stream broke.
+    #[test]
+    fn a_message_that_was_dropped_says_nothing_of_others() {
+        let mut three = Three::led_by_the_first();
+        let (token, sent) = three.passes("a");
+        let follower = &mut three.members[1];
+        follower
+            .replica
+            .handle(Input::Unreachable(MemberId(1)), follower.now);
+        assert!(three.members[1].replica.leader_that_takes().is_some());
+        for message in &sent {
+            three.deliver(1, message);
+        }
+        three.settle();
+        assert_eq!(three.told, [Told::Applied(token)]);
+    }
+
+    /// Answers to heartbeats, and acknowledgements, waited behind all that a client had sent.
+    #[test]
+    fn no_more_is_on_its_way_than_delays_nothing() {
+        let mut three = Three::led_by_the_first();
+        let value = Bytes::from(vec![0; LARGEST_PASSED_ON_BYTES - 100]);
+        let asked: Vec<_> = (0..40)
+            .map(|key| three.asks_for(&key.to_string(), value.clone()))
+            .collect();
+        let sent = three.outputs_of(1);
+        let bytes: usize = sent.iter().map(|it| it.bytes.len()).sum();
+        assert!((WINDOW_BYTES / 2..WINDOW_BYTES + LARGEST_PASSED_ON_BYTES).contains(&bytes));
+        // The others go the way of calls, at once.
+        let refused = three.told.len();
+        assert_eq!(
+            three.told,
+            asked[40 - refused..]
+                .iter()
+                .map(|it| Told::Refused(*it))
+                .collect::<Vec<_>>()
+        );
+        for message in &sent {
+            three.deliver(1, message);
+        }
+        three.settle();
+        assert_eq!(three.told.len(), 40, "all were answered");
+        let (_, sent) = three.passes("b");
+        assert_eq!(sent.len(), 1, "there is room again");
+    }
+
+    #[test]
+    fn who_asks_and_leaves_has_no_more_on_its_way() {
+        let mut passed_on = PassedOnToLeader::default();
+        let to = To {
+            leader: MemberId(1),
+            term: Term(1),
+            since: Moment(0),
+            bytes: 7,
+        };
+        passed_on.add(Token(1), to);
+        passed_on.prune(Moment(1), &|_| true);
+        assert_eq!(passed_on.bytes, 7);
+        let later = Moment(u64::try_from(WAITS_AT_MOST.as_nanos()).unwrap());
+        passed_on.prune(later, &|_| false);
+        assert_eq!(passed_on.bytes, 7);
+        passed_on.prune(later, &|_| true);
+        assert_eq!(passed_on.bytes, 0);
+    }
+
+    /// Its clients' writes were answered once it had caught up, or never.
+    #[test]
+    fn a_follower_that_is_behind_passes_nothing_on() {
+        let mut three = Three::led_by_the_first();
+        three.members[1].holds_apply = true;
+        let (_, sent) = three.passes("a");
+        for message in &sent {
+            three.deliver(1, message);
+        }
+        three.settle();
+        assert!(three.members[1].replica.leader_that_takes().is_some());
+        three.time_passes(20);
+        assert!(three.members[2].replica.consensus().can_confirm_reads());
+        assert_eq!(three.members[1].replica.leader_that_takes(), None);
+        let (later, sent) = three.passes("b");
+        assert!(sent.is_empty(), "{sent:?}");
+        assert_eq!(three.told.last(), Some(&Told::Refused(later)));
+    }
+
+    /// They were dropped, and their callers waited on.
+    #[test]
+    fn what_waits_for_too_long_at_the_leader_is_refused() {
+        let mut three = Three::led_by_the_first();
+        let (token, sent) = three.passes("a");
+        for message in &sent {
+            three.deliver(1, message);
+        }
+        let leader = &mut three.members[0];
+        leader.now = leader.now.after(WAITS_AT_MOST);
+        leader.tick();
+        three.settle();
+        assert_eq!(three.told, [Told::Refused(token)]);
+        assert_eq!(three.logged(), 0);
+    }
+
+    #[test]
+    fn what_a_leader_has_no_room_for_is_refused() {
+        let mut three = Three::led_by_the_first();
+        let bytes = Arc::clone(&three.members[0].replica.passed_on_here.waiting_bytes);
+        bytes.fetch_add(WAITING_BYTES, Ordering::Relaxed);
+        let token = three.asks("a");
+        three.settle();
+        assert_eq!(three.told, [Told::Refused(token)]);
+        bytes.fetch_sub(WAITING_BYTES, Ordering::Relaxed);
+        let token = three.asks("a");
+        three.settle();
+        assert_eq!(three.told.last(), Some(&Told::Applied(token)));
+        assert_eq!(bytes.load(Ordering::Relaxed), 0);
+    }
+
+    /// Its limits are lower, or a peer passes on what no client may ask for.
+    #[test]
+    fn what_a_leader_does_not_read_is_refused() {
+        let mut three = Three::led_by_the_first();
+        three.members[0]
+            .replica
+            .takes_of_others(Box::new(|_| None));
+        let token = three.asks("a");
+        three.settle();
+        assert_eq!(three.told, [Told::Refused(token)]);
+        assert_eq!(three.logged(), 0);
+    }
+
+    /// They were dropped until the leader changed, and their callers waited in vain.
+    #[test]
+    fn a_member_that_started_too_often_is_refused() {
+        let mut three = Three::led_by_the_first();
+        let told = (1..100).map(|boot| {
+            three.members[1].replica.config.boot_nonce = boot;
+            let token = three.asks("a");
+            three.settle();
+            let told = three.told.pop().unwrap();
+            assert!([Told::Applied(token), Told::Refused(token)].contains(&told));
+            told == Told::Applied(token)
+        });
+        assert_eq!(told.filter(|it| *it).count(), 64);
+    }
+
+    #[test]
+    fn nothing_is_passed_on_to_whom_this_member_does_not_follow() {
+        let mut three = Three::led_by_the_first();
+        let consensus = &mut three.members[1].replica.consensus;
+        let passed = consensus.pass_on(MemberId(3), [10, 0, 0, 7].into(), Vec::new());
+        assert_eq!(passed, Err(Refusal::NotLeader));
+        assert!(three.outputs_of(1).is_empty());
     }
 
     /// It did not reach the first leader, and must not be proposed by a later one: its caller was
@@ -669,7 +892,7 @@ mod tests {
         assert!(may_be_passed_on(&put));
         assert!(!may_be_passed_on(&Command::OpenSession { ttl_ms: 1 }));
         let large = EncodedCommand {
-            data: Bytes::from(vec![0; LARGEST + 1]),
+            data: Bytes::from(vec![0; LARGEST_PASSED_ON_BYTES + 1]),
             records: 1,
         };
         assert!(!is_small_enough(&large));

@@ -127,7 +127,12 @@ impl KeepingUp {
     }
 
     fn keeps_up(&self) -> bool {
-        self.closely_since.is_some() || self.is_trusted
+        self.keeps_up_closely() || self.is_trusted
+    }
+
+    /// It has what was committed an election timeout ago.
+    pub(super) fn keeps_up_closely(&self) -> bool {
+        self.closely_since.is_some()
     }
 }
 

@@ -65,6 +65,8 @@ pub(super) struct Turns<T> {
     /// When some of the leader's own work was given up, unless some was proposed since: it comes
     /// again, and must find room.
     given_up: Option<Moment>,
+    /// Those whose callers are gone, until they are taken.
+    gone: Vec<T>,
 }
 
 /// Where a writer stands among those that wait: by what it has had, then by when it took the place.
@@ -92,6 +94,7 @@ impl<T> Default for Turns<T> {
             most_had: 0,
             places: 0,
             given_up: None,
+            gone: Vec::new(),
         }
     }
 }
@@ -118,7 +121,7 @@ impl<T> Turns<T> {
         }
     }
 
-    /// The write whose turn it is, and its load. Those whose callers are gone are dropped, and
+    /// The write whose turn it is, and its load. Those whose callers are gone are left out, and
     /// their writers have had nothing.
     pub(super) fn next(&mut self, now: Moment, is_gone: impl Fn(&T) -> bool) -> Option<(u64, T)> {
         while let Some(((had, _), writer)) = self.round.pop_first() {
@@ -129,7 +132,8 @@ impl<T> Turns<T> {
             };
             let awaited = queue.waiting.iter().position(|it| !is_gone(&it.write));
             let gone = awaited.unwrap_or(queue.waiting.len());
-            queue.waiting.drain(..gone);
+            self.gone
+                .extend(queue.waiting.drain(..gone).map(|it| it.write));
             if writer == Writer::Leader {
                 self.given_up = Some(now).filter(|_| awaited.is_none() && gone > 0);
             }
@@ -148,6 +152,11 @@ impl<T> Turns<T> {
         // There is enough for all that write, so no writer has had anything at others' expense.
         self.had = self.most_had;
         None
+    }
+
+    /// Those that were left out since the last call.
+    pub(super) fn take_gone(&mut self) -> Vec<T> {
+        std::mem::take(&mut self.gone)
     }
 
     fn stand(&mut self, writer: Writer, had: u64) {
@@ -183,7 +192,12 @@ impl<T> Turns<T> {
     pub(super) fn forget(&mut self, now: Moment, is_gone: impl Fn(&T) -> bool) {
         for (writer, queue) in &mut self.writers {
             let waited = queue.waiting.len();
-            queue.waiting.retain(|it| !is_gone(&it.write));
+            if queue.waiting.iter().any(|it| is_gone(&it.write)) {
+                let all = std::mem::take(&mut queue.waiting).into_iter();
+                let (gone, left): (VecDeque<_>, _) = all.partition(|it| is_gone(&it.write));
+                self.gone.extend(gone.into_iter().map(|it| it.write));
+                queue.waiting = left;
+            }
             if *writer == Writer::Leader && queue.waiting.is_empty() && waited > 0 {
                 self.given_up = Some(now);
             }

@@ -130,8 +130,8 @@ impl Announced {
         heard.map_or(CommandVersion::OLDEST, |heard| heard.version())
     }
 
-    /// The stream to `member` broke, or is full: what it answers to the next Hello counts.
-    pub(super) fn is_unreachable(&mut self, member: MemberId) {
+    /// The stream to `member` broke: what it answers to the next Hello counts.
+    pub(super) fn is_disconnected(&mut self, member: MemberId) {
         if let Some(heard) = self.heard.get_mut(&member) {
             heard.takes_passed_on = false;
         }

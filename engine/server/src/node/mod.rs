@@ -248,6 +248,11 @@ impl Node {
         (refused.collect(), writes.held)
     }
 
+    /// Whether another member leads that proposes what is passed on to it, without a call.
+    pub(crate) fn leader_takes_writes(&self) -> bool {
+        self.running().is_ok_and(|it| it.leader_takes_writes())
+    }
+
     async fn have_written(
         &self,
         running: &Running,

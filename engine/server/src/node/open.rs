@@ -4,9 +4,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use bytes::Bytes;
 use dengine_data_dir::Identity;
 use dengine_kv::{StateMachine, StoreError};
 use dengine_log::{Log, LogError, LogOptions, LogReader, Position, RealDisk, Recovered};
+use dengine_protocol::checks::forward;
 use dengine_raft::consensus::ConsensusConfig;
 use dengine_raft::replica::{
     OpenError, Opened, Replica, ReplicaConfig, ReplicaError, SlowDisk, open_member,
@@ -216,6 +218,12 @@ pub(super) fn restore(
     };
     let hard_state = recovered.hard_state;
     let restored = Replica::new(replica, config, hard_state, log.reader(), machine);
+    let limits = limits.of_requests();
+    let takes = move |command: &Bytes| forward::read(command, &limits).ok();
+    let restored = restored.map(|mut replica| {
+        replica.takes_of_others(Box::new(takes));
+        replica
+    });
     restored.map_err(|error| match error {
         ReplicaError::Config(error) => {
             unreachable!("Config::validated checked everything that consensus does: {error}")

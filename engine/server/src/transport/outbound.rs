@@ -60,9 +60,9 @@ pub(super) struct Own {
 }
 
 impl Own {
-    fn unreachable(&self, member: MemberId) {
+    fn tell(&self, news: Input) {
         // If the replica is gone, its links are about to be dropped.
-        let _ = self.inbox.send(Input::Unreachable(member).into());
+        let _ = self.inbox.send(news.into());
     }
 
     pub(super) fn hello(&self, to: MemberId) -> Hello {
@@ -248,7 +248,7 @@ impl Peers {
     fn on_dropped(&self, to: MemberId, dropped: Dropped) {
         ::metrics::counter!(metrics::PEER_MESSAGES_DROPPED_TOTAL).increment(1);
         match dropped {
-            Dropped::Full => self.own.unreachable(to),
+            Dropped::Full => self.own.tell(Input::Unreachable(to)),
             Dropped::TooLarge { .. } => {
                 tracing::error!(to = to.0, %dropped, "a message to a peer was dropped");
             }
@@ -294,11 +294,10 @@ impl LinkTask {
             }
             self.tell(&status, &mut told);
             if peer::says_removed(&status) {
-                // If the replica is gone, it serves nobody.
-                let _ = self.own.inbox.send(Input::Removed.into());
+                self.own.tell(Input::Removed);
             }
             let pause = self.queue.broke();
-            self.own.unreachable(self.to);
+            self.own.tell(Input::Disconnected(self.to));
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.queue.closed() => return,
@@ -437,7 +436,7 @@ mod tests {
             let input = told.recv_timeout(long).expect("it tries again and again");
             assert!(matches!(
                 input,
-                ToReplica::Input(Input::Unreachable(MemberId(2)))
+                ToReplica::Input(Input::Disconnected(MemberId(2)))
             ));
         }
         drop(link);

@@ -12,8 +12,8 @@
 //!   numbered, and none is taken whose number is not above all before it in this term. A network
 //!   that changes their order has some taken for lost, which wait until their callers give up.
 //! - A leader that refuses has not proposed, and will not: it says so only of a message whose
-//!   number it has not seen, in a term in which it leads. All others it drops without a word, for
-//!   it may have taken them already.
+//!   number it has not seen, in a term in which it leads, or of a start that it takes nothing of in
+//!   that term. All others it drops without a word, for it may have taken them already.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,11 +26,22 @@ use crate::consensus::convert;
 use crate::consensus::log_view::LogRead;
 use crate::consensus::types::{PassedOn, Proposal, Refusal};
 
-/// Starts of members that passed something on in one term. Members that begin again and again, and
-/// peers that make up starts, get no more memory than this.
+/// A larger command is not passed on: other messages to the leader, with which it counts what a
+/// quorum has, would wait behind it.
+pub const LARGEST_PASSED_ON_BYTES: usize = 64 << 10;
+/// Commands and contexts of one message, but for its last command. A leader's heartbeats are
+/// answered behind it.
+pub const MESSAGE_BYTES: usize = 256 << 10;
+
+/// Starts that passed something on in one term, of one member and of all. Members that begin again
+/// and again, and peers that make up starts, get no more memory than this, and no other member has
+/// less for it.
+const STARTS_OF_ONE_MAX: usize = 64;
 const STARTS_MAX: usize = 1024;
 /// Of a context: its member and that member's start.
 const START_BYTES: usize = 16;
+/// And which of that start's commands it is.
+const CONTEXT_BYTES: usize = START_BYTES + size_of::<u64>();
 
 /// What was passed on, either way.
 #[derive(Debug, Default)]
@@ -43,6 +54,16 @@ pub(super) struct Passing {
     taken: BTreeMap<[u8; START_BYTES], u64>,
     /// For the replica.
     arrived: Vec<PassedOn>,
+}
+
+/// Whether commands of so many bytes are more than one message may have.
+pub(in crate::consensus) fn is_too_much(commands: impl IntoIterator<Item = usize>) -> bool {
+    let mut bytes = 0;
+    commands.into_iter().any(|it| {
+        let is_full = bytes >= MESSAGE_BYTES;
+        bytes += it + CONTEXT_BYTES;
+        is_full || it > LARGEST_PASSED_ON_BYTES
+    })
 }
 
 /// Which start of which member a context is of.
@@ -65,34 +86,34 @@ fn bytes_of(client: IpAddr) -> Vec<u8> {
 }
 
 impl<L: LogRead> Consensus<L> {
-    /// Has the leader propose these commands of a client, and returns who leads, in which term.
-    /// They are answered by what is committed, by [`PassedOn::Refused`], or never.
+    /// Has this leader propose these commands of a client, and returns in which term. They are
+    /// answered by what is committed, by [`PassedOn::Refused`], or never.
     ///
     /// # Errors
-    /// No other member is known to lead; nothing was sent.
+    /// It does not lead any more, as far as this member knows; nothing was sent.
     pub fn pass_on(
         &mut self,
+        leader: MemberId,
         client: IpAddr,
         proposals: Vec<Proposal>,
-    ) -> Result<(MemberId, Term), Refusal> {
+    ) -> Result<Term, Refusal> {
         self.take_in(Err(Refusal::NotLeader), |it| {
             let raft = &it.node.raft;
-            let follows = raft.state == StateRole::Follower && raft.leader_id != raft::INVALID_ID;
-            if !follows {
+            if raft.state != StateRole::Follower || raft.leader_id != leader.0 {
                 return Err(Refusal::NotLeader);
             }
-            let leader = (MemberId(raft.leader_id), Term(raft.term));
+            let term = Term(raft.term);
             let entries = proposals.into_iter().map(convert::command_to_raft);
             it.passing.number += 1;
             let message = eraftpb::Message {
                 index: it.passing.number,
                 context: bytes_of(client),
                 entries: entries.collect(),
-                ..it.passing_message(leader.0)
+                ..it.passing_message(leader)
             };
             let free = it.outbox.push(vec![message]);
             it.send(free);
-            Ok(leader)
+            Ok(term)
         })
     }
 
@@ -136,12 +157,18 @@ impl<L: LogRead> Consensus<L> {
             let refused = PassedOn::Refused { by, contexts };
             return self.passing.arrived.push(refused);
         }
-        if !self.takes_for_the_first_time(&message) {
-            return;
-        }
         let Some(client) = client_of(&message.context) else {
             return;
         };
+        match self.takes(&message) {
+            Takes::Yes => {}
+            Takes::NothingOfThisStart => {
+                let contexts = message.entries.into_iter().map(|it| it.context).collect();
+                let not_taken = PassedOn::NotTaken { by, contexts };
+                return self.passing.arrived.push(not_taken);
+            }
+            Takes::NotAgain => return,
+        }
         let proposal = |entry: eraftpb::Entry| Proposal {
             context: entry.context,
             data: entry.data.into(),
@@ -156,28 +183,90 @@ impl<L: LogRead> Consensus<L> {
         self.passing.arrived.push(asked);
     }
 
-    /// Whether this member leads in the term of the message, and has seen neither it nor any that
-    /// was sent later.
-    fn takes_for_the_first_time(&mut self, message: &eraftpb::Message) -> bool {
+    /// What this member leads in the term of, it takes once, unless it has seen what was sent later.
+    fn takes(&mut self, message: &eraftpb::Message) -> Takes {
         let raft = &self.node.raft;
         if raft.state != StateRole::Leader || message.term != raft.term {
-            return false;
+            return Takes::NotAgain;
         }
         let start = message.entries.first().map(|it| start_of(&it.context));
         let Some(start) = start.flatten() else {
-            return false;
+            return Takes::NotAgain;
         };
         let passing = &mut self.passing;
         if passing.term != raft.term {
             passing.term = raft.term;
             passing.taken.clear();
         }
-        let newest = passing.taken.get(&start).copied();
-        let is_known = newest.is_some() || passing.taken.len() < STARTS_MAX;
-        if !is_known || newest.is_some_and(|newest| message.index <= newest) {
-            return false;
+        match passing.taken.get(&start) {
+            Some(newest) if message.index <= *newest => return Takes::NotAgain,
+            None if passing.is_full_for(start) => return Takes::NothingOfThisStart,
+            _ => {}
         }
         passing.taken.insert(start, message.index);
-        true
+        Takes::Yes
+    }
+}
+
+/// What a leader does with what is passed on to it.
+enum Takes {
+    Yes,
+    /// Nor will it in this term, for of those that it knows none is forgotten in it.
+    NothingOfThisStart,
+    /// It may have taken it, or may take it in another term.
+    NotAgain,
+}
+
+impl Passing {
+    /// Whether there is no room for one more start of that member.
+    fn is_full_for(&self, start: [u8; START_BYTES]) -> bool {
+        let of_one = |end: u8| {
+            let mut bound = start;
+            bound[size_of::<u64>()..].fill(end);
+            bound
+        };
+        let known = self.taken.range(of_one(0)..=of_one(u8::MAX)).count();
+        known >= STARTS_OF_ONE_MAX || self.taken.len() >= STARTS_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(member: u64, boot: u64) -> [u8; START_BYTES] {
+        let mut start = [0; START_BYTES];
+        start.copy_from_slice([member, boot].map(u64::to_be_bytes).as_flattened());
+        start
+    }
+
+    /// One that made up starts had all others' writes dropped until the leader changed.
+    #[test]
+    fn a_member_with_many_starts_leaves_room_to_others() {
+        let mut passing = Passing::default();
+        for boot in 0..STARTS_OF_ONE_MAX as u64 {
+            assert!(!passing.is_full_for(start(2, boot)));
+            passing.taken.insert(start(2, boot), 1);
+        }
+        assert!(passing.is_full_for(start(2, u64::MAX)));
+        assert!(!passing.is_full_for(start(1, 7)) && !passing.is_full_for(start(3, 7)));
+        for member in 3..100 {
+            passing.taken.insert(start(member, 0), 1);
+            passing.taken.insert(start(member, u64::MAX), 1);
+        }
+        assert!(!passing.is_full_for(start(50, 7)));
+        for member in 100..STARTS_MAX as u64 {
+            passing.taken.insert(start(member, 0), 1);
+        }
+        assert!(passing.is_full_for(start(50, 7)), "whoever they are");
+    }
+
+    #[test]
+    fn a_message_has_so_much_and_no_more() {
+        assert!(!is_too_much([LARGEST_PASSED_ON_BYTES; 4]));
+        assert!(is_too_much([LARGEST_PASSED_ON_BYTES; 5]));
+        assert!(is_too_much([1; MESSAGE_BYTES / CONTEXT_BYTES]));
+        assert!(is_too_much([LARGEST_PASSED_ON_BYTES + 1]));
+        assert!(!is_too_much([]));
     }
 }

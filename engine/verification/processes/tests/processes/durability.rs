@@ -14,12 +14,12 @@ use crate::harness::{Cluster, Load, Member, eventually};
 const DELAY: Duration = Duration::from_millis(20);
 
 /// The shim, built with the system's C compiler.
-struct Shim {
+pub(crate) struct Shim {
     folder: tempfile::TempDir,
 }
 
 impl Shim {
-    fn build() -> Self {
+    pub(crate) fn build() -> Self {
         let folder = crate::harness::scratch();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/processes/sync_shim.c");
         let built = Command::new("cc")
@@ -37,7 +37,7 @@ impl Shim {
         Self { folder }
     }
 
-    fn between(&self, member: &mut Member) {
+    pub(crate) fn between(&self, member: &mut Member) {
         member.env("LD_PRELOAD", self.folder.path().join("shim.so"));
         member.env("SHIM_COUNT_FILE", self.path("count", member));
         member.env("SHIM_FAIL_FILE", self.path("fail", member));
@@ -62,11 +62,11 @@ impl Shim {
         fs_err::remove_file(self.path("fail", member)).unwrap();
     }
 
-    fn hang(&self, member: &Member) {
+    pub(crate) fn hang(&self, member: &Member) {
         fs_err::write(self.path("hang", member), "").unwrap();
     }
 
-    fn go_on(&self, member: &Member) {
+    pub(crate) fn go_on(&self, member: &Member) {
         fs_err::remove_file(self.path("hang", member)).unwrap();
     }
 

@@ -22,6 +22,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
 use tonic::{Code, Streaming};
 
+use crate::durability::Shim;
 use crate::harness::{Cluster, Member, becomes, eventually};
 
 /// A stream to one member, spoken by hand.
@@ -193,18 +194,47 @@ async fn a_frame_beyond_the_bound_ends_its_stream_and_changes_nothing() {
     others.into_iter().for_each(|put| drop(put.unwrap()));
 }
 
+/// How many writes it has passed on to the leader as messages.
+async fn passed_on(member: &Member) -> u64 {
+    let metrics = crate::health::scrape(member.monitor_port).await;
+    let lines = metrics.lines();
+    let of_writes = lines.filter(|it| it.starts_with("dengine_writes_passed_on_total "));
+    of_writes
+        .map(|it| it.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum()
+}
+
+/// It went to the leader only after what this member's own disk held up had been answered.
+#[tokio::test]
+async fn what_is_forwarded_does_not_wait_for_what_is_passed_on() {
+    let shim = Shim::build();
+    let cluster = Cluster::form_with(3, |member| shim.between(member)).await;
+    let member = &cluster.members[cluster.follower().await];
+    let mut stream = Stream::open(member).await;
+    eventually("it passes writes on", || async {
+        member.client().await.put("before", "v").await.unwrap();
+        (passed_on(member).await > 0).then_some(())
+    })
+    .await;
+    shim.hang(member);
+    let large = Call::Put(PutRequest {
+        key: "large".into(),
+        value: vec![0; 100 << 10].into(),
+        ..PutRequest::default()
+    });
+    stream.send([Some(put("small")), Some(large)]).await;
+    let (answers, _) = stream.answers(1).await;
+    assert!(matches!(answers[&2], Answer::Put(_)), "{answers:?}");
+    shim.go_on(member);
+    let (answers, _) = stream.answers(1).await;
+    assert!(matches!(answers[&1], Answer::Put(_)), "{answers:?}");
+}
+
 #[tokio::test]
 async fn clients_find_the_leader_by_what_followers_tell() {
     let cluster = Cluster::form(3).await;
     let follower = cluster.follower().await;
-    let forwarded = || async {
-        let metrics = crate::health::scrape(cluster.members[follower].monitor_port).await;
-        let lines = metrics.lines();
-        let of_writes = lines.filter(|it| it.starts_with("dengine_writes_passed_on_total "));
-        of_writes
-            .map(|it| it.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
-            .sum::<u64>()
-    };
+    let forwarded = || passed_on(&cluster.members[follower]);
     for (wire, first) in [(Wire::Pipelined, 1), (Wire::Unary, 2)] {
         let options = ClientOptions {
             connections: 3,

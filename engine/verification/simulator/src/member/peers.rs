@@ -118,7 +118,7 @@ impl Process {
                 }
                 Err(Dropped::Full) => {
                     sim.count("messages without room");
-                    self.tell_unreachable(sim, machine, to);
+                    self.tell(sim, machine, Input::Unreachable(to));
                 }
                 Err(dropped @ Dropped::TooLarge { .. }) => {
                     let what = format!("{} to {to}: {dropped}", machine.id);
@@ -209,11 +209,11 @@ impl Process {
                 machine.plan(sim, pause, Actor::Transmit(to));
             }
         }
-        self.tell_unreachable(sim, machine, to);
+        self.tell(sim, machine, Input::Disconnected(to));
     }
 
-    fn tell_unreachable(&mut self, sim: &mut Surroundings, machine: Machine, to: MemberId) {
-        self.inbox.push_back(Input::Unreachable(to));
+    fn tell(&mut self, sim: &mut Surroundings, machine: Machine, news: Input) {
+        self.inbox.push_back(news);
         self.wake(sim, machine.id, machine.boot);
     }
 }

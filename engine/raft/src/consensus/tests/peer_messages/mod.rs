@@ -13,7 +13,7 @@ use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
 
 use super::cluster::Cluster;
 use super::script::run;
-use crate::consensus::PeerMessageError;
+use crate::consensus::{LARGEST_PASSED_ON_BYTES, MESSAGE_BYTES, PeerMessageError};
 
 /// Everything of member 1 that a message could change.
 type Fingerprint = (String, HardState, String);
@@ -164,6 +164,7 @@ fn what_is_passed_on() {
         context: vec![10],
         ..passes(vec![entry(2, 1, b"c")])
     };
+    let too_large = vec![7; LARGEST_PASSED_ON_BYTES + 1];
     let refuses_others = Message {
         reject: true,
         context: Vec::new(),
@@ -175,6 +176,8 @@ fn what_is_passed_on() {
         passes(vec![entry(2, 1, b"c"), entry(2, 2, b"c")]),
         passes(vec![entry(2, 1, b"")]),
         passes(vec![placed]),
+        passes(vec![entry(2, 1, &too_large)]),
+        passes(vec![entry(2, 1, b"c"); MESSAGE_BYTES / 24]),
         no_client,
         refuses_others,
     ] {

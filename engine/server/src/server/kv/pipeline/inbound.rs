@@ -11,12 +11,15 @@ use dengine_protocol::checks::frame::{self, Asked, Calls, ReadAlone, failed, fra
 use dengine_protocol::for_each_write;
 use dengine_protocol::v1::pipelined_call::Call;
 use dengine_protocol::v1::{Consistency, GetRequest, OpenSessionRequest, PipelinedAnswer};
+use dengine_raft::consensus::LARGEST_PASSED_ON_BYTES;
+use dengine_raft::replica::may_be_passed_on;
 use futures::future::abortable;
 use futures::{FutureExt, StreamExt};
 use tonic::Status;
 
 use super::waiting::{Part, PartCalls};
 use super::{Caller, Done, Inbound, Pipeline, Reads, Serving, Writes, cancelled, too_late};
+use crate::error::{LeaderHint, RequestError};
 use crate::node::WriteGroup;
 use crate::node::answers::Held;
 use crate::node::waiters::Waiters;
@@ -209,10 +212,20 @@ impl Pipeline {
     fn write_together(
         &mut self,
         arrived: Instant,
-        calls: Vec<(Asked, Call)>,
-        commands: Vec<kv::Request>,
+        mut calls: Vec<(Asked, Call)>,
+        mut commands: Vec<kv::Request>,
         admitted: Admitted,
     ) {
+        let admitted = Arc::new(admitted);
+        if self.caller.origin == Origin::Client
+            && let Some(leader) = self.serving.node.other_leader()
+        {
+            self.outbound.tell_leader(&leader.client_address);
+            (calls, commands) = self.forward_at_once(arrived, calls, commands, &admitted, leader);
+            if calls.is_empty() {
+                return;
+            }
+        }
         let waiters = self.waiters(arrived, calls.iter().map(|(asked, _)| asked));
         let (traces, traced) = self.trace_all(arrived, &calls);
         let writes = Writes {
@@ -222,7 +235,6 @@ impl Pipeline {
             traced,
         };
         let serving = Arc::clone(&self.serving);
-        self.tell_leader();
         let from = self.caller.source.address();
         let passes = self.caller.origin == Origin::Client;
         self.work(writes.calls.len(), async move {
@@ -237,6 +249,39 @@ impl Pipeline {
             let (results, held) = serving.node.write_held(group).await;
             Done::Written(writes, results, held)
         });
+    }
+
+    /// Has the leader answer those of these writes that are no messages between members, and
+    /// returns the others, behind which they would wait.
+    fn forward_at_once(
+        &mut self,
+        arrived: Instant,
+        calls: Vec<(Asked, Call)>,
+        commands: Vec<kv::Request>,
+        admitted: &Arc<Admitted>,
+        leader: LeaderHint,
+    ) -> (Vec<(Asked, Call)>, Vec<kv::Request>) {
+        let leader_takes = self.serving.node.leader_takes_writes();
+        let mut left = (Vec::new(), Vec::new());
+        for ((asked, call), command) in calls.into_iter().zip(commands) {
+            // A trace is to show the leader's stages too.
+            let traced = self.trace(frame::method(&call), arrived, asked);
+            let is_passed_on = leader_takes
+                && traced.is_none()
+                && call.encoded_len() <= LARGEST_PASSED_ON_BYTES
+                && may_be_passed_on(&command.command);
+            if is_passed_on {
+                left.0.push((asked, call));
+                left.1.push(command);
+                continue;
+            }
+            let until = self.until(arrived, asked);
+            let error = RequestError::NotLeader {
+                leader: Some(leader.clone()),
+            };
+            self.forward(Arc::clone(admitted), (asked.id, traced), until, call, error);
+        }
+        left
     }
 
     /// Tells a client of the leader, which serves it with less work.

@@ -104,7 +104,8 @@ type WriteResult = Result<Written, RequestError>;
 
 /// Writes that wait together.
 struct Writes {
-    admitted: Admitted,
+    /// Shared with those that the leader is to answer: they keep their places.
+    admitted: Arc<Admitted>,
     arrived: Instant,
     calls: Vec<(Asked, Call)>,
     /// Those that are traced, by their ids, in the order of the calls.
@@ -113,7 +114,6 @@ struct Writes {
 
 /// Writes that were decided together, from the first that is not answered.
 struct Decided {
-    /// Shared with those that the leader is to answer: they keep their places.
     admitted: Arc<Admitted>,
     arrived: Instant,
     rest: Zip<vec::IntoIter<(Asked, Call)>, vec::IntoIter<WriteResult>>,
@@ -210,7 +210,7 @@ impl Pipeline {
             .answer(result.map_or_else(|status| failed(id, &status), |answer| found(id, answer)));
     }
 
-    fn forward(
+    pub(super) fn forward(
         &mut self,
         admitted: Arc<Admitted>,
         (id, traced): (u64, Option<Begun>),
@@ -274,7 +274,7 @@ impl Pipeline {
                     traced,
                 } = writes;
                 self.decided.push_back(Decided {
-                    admitted: Arc::new(admitted),
+                    admitted,
                     arrived,
                     rest: calls.into_iter().zip(results),
                     held,
