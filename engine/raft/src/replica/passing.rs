@@ -146,7 +146,8 @@ impl PassedOnToLeader {
     }
 
     fn take(&mut self, is_taken: impl Fn(Token, &To) -> bool) -> Vec<Token> {
-        let taken = self.waiting.iter().filter(|(token, to)| is_taken(**token, to));
+        let waiting = self.waiting.iter();
+        let taken = waiting.filter(|(token, to)| is_taken(**token, to));
         let taken: Vec<_> = taken.map(|(token, _)| *token).collect();
         for token in &taken {
             self.remove(*token);
@@ -836,9 +837,7 @@ mod tests {
     #[test]
     fn what_a_leader_does_not_read_is_refused() {
         let mut three = Three::led_by_the_first();
-        three.members[0]
-            .replica
-            .takes_of_others(Box::new(|_| None));
+        three.members[0].replica.takes_of_others(Box::new(|_| None));
         let token = three.asks("a");
         three.settle();
         assert_eq!(three.told, [Told::Refused(token)]);

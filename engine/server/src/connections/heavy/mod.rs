@@ -366,7 +366,8 @@ impl Ledger {
                 true => [part(fair, (3, 4)), floors[1], part(least, (5, 4))],
                 false => [fair, floors[0], clearly_more(least)],
             };
-            account.of.set_heavy(more_than.iter().all(|it| account.demand > *it));
+            let wants_more = more_than.iter().all(|it| account.demand > *it);
+            account.of.set_heavy(wants_more);
         }
     }
 }

@@ -55,7 +55,7 @@ impl Model {
         for (source, (worked, lasted)) in had.into_iter().enumerate() {
             self.count(source, worked.into(), lasted.into());
         }
-        self.ledger.end(1);
+        self.ledger().end(1);
         std::array::from_fn(|it| self.sources[it].is_heavy())
     }
 

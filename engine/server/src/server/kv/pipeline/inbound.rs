@@ -221,7 +221,7 @@ impl Pipeline {
             && let Some(leader) = self.serving.node.other_leader()
         {
             self.outbound.tell_leader(&leader.client_address);
-            (calls, commands) = self.forward_at_once(arrived, calls, commands, &admitted, leader);
+            (calls, commands) = self.forward_at_once(arrived, calls, commands, &admitted, &leader);
             if calls.is_empty() {
                 return;
             }
@@ -259,7 +259,7 @@ impl Pipeline {
         calls: Vec<(Asked, Call)>,
         commands: Vec<kv::Request>,
         admitted: &Arc<Admitted>,
-        leader: LeaderHint,
+        leader: &LeaderHint,
     ) -> (Vec<(Asked, Call)>, Vec<kv::Request>) {
         let leader_takes = self.serving.node.leader_takes_writes();
         let mut left = (Vec::new(), Vec::new());
