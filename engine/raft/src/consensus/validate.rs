@@ -386,8 +386,7 @@ fn check_passed_on<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), 
     };
     let names_client = passing::client_of(&message.context).is_some();
     // Before any of it is decoded, which takes many times as much.
-    let bytes = message.entries.iter().map(|it| it.data.len());
-    if passing::is_too_much(bytes) && !message.reject {
+    if !message.reject && passing::are_too_much(&message.entries) {
         return Err(PeerMessageError::PassedOn);
     }
     match names_client != message.reject && message.entries.iter().all(is_one) {

@@ -324,7 +324,9 @@ impl<L: LogRead> Replica<L> {
             self.leases.prune(is_gone);
             self.forget_writes(is_gone);
             self.pending.prune(is_gone);
-            self.passed_on.prune(now, is_gone);
+            let unknown = self.passed_on.prune(now, is_gone);
+            self.outputs
+                .extend(unknown.into_iter().map(Output::Forgotten));
         }
         self.ask_lease_reads();
         self.begin_at_once(is_gone);

@@ -9,7 +9,8 @@
 //! A write that the leader refuses is refused here as by any member that does not lead; whoever
 //! asked for it may ask the leader itself, which then says why.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -17,8 +18,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dengine_kv::{Command, Request};
-use dengine_types::sync::atomic::{AtomicBool, Ordering};
-use dengine_types::{Entry, Index, MemberId, Moment, Term};
+use dengine_types::sync::atomic::Ordering;
+use dengine_types::{Index, MemberId, Moment, Term};
 
 use super::Replica;
 use super::pending::Run;
@@ -31,17 +32,20 @@ use crate::consensus::{
 use crate::input::{EncodedCommand, Token};
 use crate::output::Output;
 
-/// What a follower has passed on and not been answered. What is beyond that goes to the leader as
-/// calls do: with 10 MB a second between them, a heartbeat is answered a tenth of a second later.
+/// What a follower has passed on and not been answered, at most. What is beyond that goes to the
+/// leader as calls do: with 10 MB a second between them, a heartbeat is answered a tenth of a second
+/// later.
 const WINDOW_BYTES: usize = 1 << 20;
 /// What writes of other members' callers take of a leader's memory while they wait for their turn,
 /// at most.
 const WAITING_BYTES: usize = 16 << 20;
 /// What each takes besides its bytes.
 const OVERHEAD_BYTES: usize = 256;
-/// What waits for longer is refused, so that its follower asks as a call does, which waits as long
-/// as its caller. Of what was passed on that long ago nothing is on its way any more.
+/// What waits for longer at the leader is refused, so that its follower asks as a call does, which
+/// waits as long as its caller. At the follower, whoever left keeps its room for as long.
 const WAITS_AT_MOST: Duration = Duration::from_secs(4);
+/// What was neither applied nor refused by then was dropped on its way, or is held up here.
+const TAKEN_FOR_LOST: Duration = WAITS_AT_MOST.saturating_mul(2);
 
 /// Whether the leader may be asked to propose this write, if [it is small enough](is_small_enough):
 /// one that it would propose as it is. What visits ranges has to wait for its turn with the
@@ -70,14 +74,15 @@ pub(super) fn whatever_it_is(command: &Bytes) -> Option<Request> {
     Some(logged.request)
 }
 
-/// Whether another member leads and takes what is passed on to it. The replica writes it, any
-/// thread reads it.
+/// How much another member that leads takes now of what is passed on to it. The replica writes it,
+/// any thread reads it.
 #[derive(Debug, Default)]
-pub struct LeaderTakes(AtomicBool);
+pub struct LeaderTakes(AtomicUsize);
 
 impl LeaderTakes {
+    /// So many bytes of a client that waits for none yet; none if it takes nothing.
     #[must_use]
-    pub fn now(&self) -> bool {
+    pub fn bytes(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -86,8 +91,7 @@ impl LeaderTakes {
 #[derive(Debug, Default)]
 pub(super) struct PassedOnToLeader {
     waiting: BTreeMap<Token, To>,
-    /// Of all of them.
-    bytes: usize,
+    window: Window,
     /// The oldest term in which any of them was passed on.
     oldest: Term,
 }
@@ -97,7 +101,44 @@ struct To {
     leader: MemberId,
     term: Term,
     since: Moment,
+    client: IpAddr,
     bytes: usize,
+}
+
+/// What clients have of [`WINDOW_BYTES`]. None may have more than half of what others leave: the
+/// rest of its writes are calls, and at the leader all calls of a member have their turns together.
+#[derive(Debug, Default)]
+struct Window {
+    bytes: usize,
+    of_clients: BTreeMap<IpAddr, usize>,
+}
+
+impl Window {
+    /// For a client that has nothing of it.
+    fn room(&self) -> usize {
+        (WINDOW_BYTES - self.bytes) / 2
+    }
+
+    fn take(&mut self, client: IpAddr, bytes: usize) -> bool {
+        let own = self.of_clients.get(&client).copied().unwrap_or_default();
+        let most = (WINDOW_BYTES - (self.bytes - own)) / 2;
+        if own + bytes > most {
+            return false;
+        }
+        self.bytes += bytes;
+        self.of_clients.insert(client, own + bytes);
+        true
+    }
+
+    fn give_back(&mut self, client: IpAddr, bytes: usize) {
+        self.bytes -= bytes;
+        if let Entry::Occupied(mut own) = self.of_clients.entry(client) {
+            *own.get_mut() -= bytes;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
+    }
 }
 
 impl PassedOnToLeader {
@@ -106,22 +147,22 @@ impl PassedOnToLeader {
         !self.waiting.is_empty()
     }
 
+    /// What it has of the window is taken.
     fn add(&mut self, token: Token, to: To) {
         if self.waiting.is_empty() {
             self.oldest = to.term;
         }
-        self.bytes += to.bytes;
         self.waiting.insert(token, to);
     }
 
     fn remove(&mut self, token: Token) -> Option<To> {
         let to = self.waiting.remove(&token)?;
-        self.bytes -= to.bytes;
+        self.window.give_back(to.client, to.bytes);
         Some(to)
     }
 
     /// Who waits for this entry, which is committed, if it was passed on in this run.
-    pub(super) fn committed(&mut self, entry: &Entry, run: Run) -> Option<Token> {
+    pub(super) fn committed(&mut self, entry: &dengine_types::Entry, run: Run) -> Option<Token> {
         if self.waiting.is_empty() {
             return None;
         }
@@ -139,10 +180,11 @@ impl PassedOnToLeader {
         self.take(|_, to| to.term < term)
     }
 
-    /// Forgets those whose callers are gone. For a while they are on their way all the same: who
-    /// asks and leaves has no more on it than others.
-    pub(super) fn prune(&mut self, now: Moment, is_gone: &dyn Fn(Token) -> bool) {
-        self.take(|token, to| is_gone(token) && now.since(to.since) >= WAITS_AT_MOST);
+    /// Forgets those whose callers are gone, but not at once: who asks and leaves has no more on
+    /// its way than others. Those who have waited for too long, too; of them nobody knows.
+    pub(super) fn prune(&mut self, now: Moment, is_gone: &dyn Fn(Token) -> bool) -> Vec<Token> {
+        self.take(|token, to| now.since(to.since) >= WAITS_AT_MOST && is_gone(token));
+        self.take(|_, to| now.since(to.since) >= TAKEN_FOR_LOST)
     }
 
     fn take(&mut self, is_taken: impl Fn(Token, &To) -> bool) -> Vec<Token> {
@@ -249,20 +291,13 @@ impl<L: LogRead> Replica<L> {
         let Some(leader) = self.leader_that_takes() else {
             return;
         };
-        let may_pass = |begun: &Begun| {
-            matches!(
-                begun,
-                Begun::Caller {
-                    passes: Some(_),
-                    ..
-                }
-            )
-        };
-        let mut under_way = self.passed_on.bytes;
-        let taken = self.proposals.take_if(|proposal, begun| {
-            let taken = may_pass(begun) && under_way < WINDOW_BYTES;
-            under_way += if taken { bytes_of(proposal) } else { 0 };
-            taken
+        let window = &mut self.passed_on.window;
+        let taken = self.proposals.take_if(|proposal, begun| match begun {
+            Begun::Caller {
+                passes: Some(client),
+                ..
+            } => window.take(*client, bytes_of(proposal)),
+            _ => false,
         });
         let mut of_clients = BTreeMap::<IpAddr, Message>::new();
         for (proposal, begun) in taken {
@@ -303,12 +338,17 @@ impl<L: LogRead> Replica<L> {
                         leader,
                         term,
                         since,
+                        client,
                         bytes,
                     };
                     self.passed_on.add(token, to);
                 }
             }
-            Err(refusal) => self.refused.push((tokens, refusal)),
+            Err(refusal) => {
+                let window = &mut self.passed_on.window;
+                window.give_back(client, bytes.into_iter().sum());
+                self.refused.push((tokens, refusal));
+            }
         }
     }
 
@@ -442,8 +482,9 @@ impl<L: LogRead> Replica<L> {
     }
 
     pub(super) fn publish_leader_takes(&self) {
-        let takes = self.leader_that_takes().is_some();
-        self.leader_takes.0.store(takes, Ordering::Relaxed);
+        let takes = self.leader_that_takes();
+        let bytes = takes.map_or(0, |_| self.passed_on.window.room());
+        self.leader_takes.0.store(bytes, Ordering::Relaxed);
     }
 
     /// The leader, if it takes what this follower passes on. One whose disk hangs, or that lacks
@@ -620,14 +661,14 @@ mod tests {
 
         /// Somebody asks the second for a put.
         fn asks(&mut self, key: &str) -> Token {
-            self.asks_for(key, Bytes::from_static(b"v"))
+            self.asks_from(7, key, Bytes::from_static(b"v"))
         }
 
-        fn asks_for(&mut self, key: &str, value: Bytes) -> Token {
+        fn asks_from(&mut self, client: u8, key: &str, value: Bytes) -> Token {
             let put = Command::Put(Put::new(key.to_owned(), value));
             self.members[1].ask(Write::Command {
                 command: EncodedCommand::new(put.into(), CommandVersion::CURRENT),
-                from: Some([10, 0, 0, 7].into()),
+                from: Some([10, 0, 0, client].into()),
                 passes: true,
             })
         }
@@ -693,12 +734,12 @@ mod tests {
     #[test]
     fn nothing_is_passed_on_to_who_does_not_take_it() {
         let mut three = Three::led_by_the_first();
-        assert!(three.members[1].replica.leader_takes().now());
+        assert!(three.members[1].replica.leader_takes().bytes() > 0);
         three.takes(1, 1, false);
         let (token, sent) = three.passes("a");
         assert!(sent.is_empty(), "{sent:?}");
         assert_eq!(three.told, [Told::Refused(token)]);
-        assert!(!three.members[1].replica.leader_takes().now());
+        assert_eq!(three.members[1].replica.leader_takes().bytes(), 0);
     }
 
     #[test]
@@ -722,7 +763,8 @@ mod tests {
     #[test]
     fn a_message_that_was_dropped_says_nothing_of_others() {
         let mut three = Three::led_by_the_first();
-        let (token, sent) = three.passes("a");
+        let (dropped, _) = three.passes("a");
+        let (token, sent) = three.passes("b");
         let follower = &mut three.members[1];
         follower
             .replica
@@ -733,6 +775,10 @@ mod tests {
         }
         three.settle();
         assert_eq!(three.told, [Told::Applied(token)]);
+        // Who waits for it is told nothing certain, and not at the end of an hour.
+        three.time_passes(100);
+        assert_eq!(three.told[1..], [Told::Forgotten(dropped)]);
+        assert_eq!(three.members[1].replica.passed_on.window.bytes, 0);
     }
 
     /// Answers to heartbeats, and acknowledgements, waited behind all that a client had sent.
@@ -740,28 +786,42 @@ mod tests {
     fn no_more_is_on_its_way_than_delays_nothing() {
         let mut three = Three::led_by_the_first();
         let value = Bytes::from(vec![0; LARGEST_PASSED_ON_BYTES - 100]);
-        let asked: Vec<_> = (0..40)
-            .map(|key| three.asks_for(&key.to_string(), value.clone()))
-            .collect();
-        let sent = three.outputs_of(1);
+        let greedy = (0..40).map(|key| three.asks_from(7, &key.to_string(), value.clone()));
+        let greedy: Vec<_> = greedy.collect();
+        let mut sent = three.outputs_of(1);
         let bytes: usize = sent.iter().map(|it| it.bytes.len()).sum();
-        assert!((WINDOW_BYTES / 2..WINDOW_BYTES + LARGEST_PASSED_ON_BYTES).contains(&bytes));
+        assert!((WINDOW_BYTES * 3 / 8..WINDOW_BYTES * 5 / 8).contains(&bytes));
         // The others go the way of calls, at once.
-        let refused = three.told.len();
+        let others = three.told.len();
+        let refused = greedy[40 - others..].iter().map(|it| Told::Refused(*it));
+        assert_eq!(three.told, refused.collect::<Vec<_>>());
         assert_eq!(
-            three.told,
-            asked[40 - refused..]
-                .iter()
-                .map(|it| Told::Refused(*it))
-                .collect::<Vec<_>>()
+            three.members[1].replica.passed_on.waiting.len(),
+            40 - others
         );
+        // At the leader it would have its turn behind those.
+        let modest = three.asks_from(8, "b", Bytes::from_static(b"v"));
+        sent.extend(three.outputs_of(1));
         for message in &sent {
             three.deliver(1, message);
         }
         three.settle();
-        assert_eq!(three.told.len(), 40, "all were answered");
-        let (_, sent) = three.passes("b");
-        assert_eq!(sent.len(), 1, "there is room again");
+        assert!(three.told.contains(&Told::Applied(modest)));
+        assert_eq!(three.told.len(), 41, "all were answered");
+        let window = &three.members[1].replica.passed_on.window;
+        assert_eq!((window.bytes, window.of_clients.len()), (0, 0));
+    }
+
+    #[test]
+    fn however_many_clients_have_some_of_it_the_next_one_finds_some() {
+        let mut window = Window::default();
+        let client = |number: u8| IpAddr::from([10, 0, 0, number]);
+        for number in 0..10 {
+            assert!(!window.take(client(number), window.room() + 1));
+            assert!(window.take(client(number), window.room()));
+            assert!(!window.take(client(number), 1), "it has its share");
+        }
+        assert!(window.bytes < WINDOW_BYTES);
     }
 
     #[test]
@@ -771,16 +831,19 @@ mod tests {
             leader: MemberId(1),
             term: Term(1),
             since: Moment(0),
+            client: [10, 0, 0, 7].into(),
             bytes: 7,
         };
+        assert!(passed_on.window.take(to.client, to.bytes));
         passed_on.add(Token(1), to);
-        passed_on.prune(Moment(1), &|_| true);
-        assert_eq!(passed_on.bytes, 7);
-        let later = Moment(u64::try_from(WAITS_AT_MOST.as_nanos()).unwrap());
-        passed_on.prune(later, &|_| false);
-        assert_eq!(passed_on.bytes, 7);
-        passed_on.prune(later, &|_| true);
-        assert_eq!(passed_on.bytes, 0);
+        let mut left = |after: Duration, is_gone: bool| {
+            let forgotten = passed_on.prune(Moment(0).after(after), &|_| is_gone);
+            assert_eq!(forgotten, []);
+            passed_on.window.bytes
+        };
+        assert_eq!(left(Duration::ZERO, true), 7);
+        assert_eq!(left(WAITS_AT_MOST, false), 7);
+        assert_eq!(left(WAITS_AT_MOST, true), 0);
     }
 
     /// Its clients' writes were answered once it had caught up, or never.

@@ -787,4 +787,17 @@ mod tests {
         assert!(member.next().is_empty());
         assert!(next(&mut member.0.replica.turns).is_none());
     }
+
+    /// Who asked for another member has to be told.
+    #[test]
+    fn who_has_left_is_handed_back_whoever_finds_out() {
+        let mut turns = Turns::default();
+        for write in 0..4 {
+            turns.wait(from(1), 1, write, Moment(0));
+        }
+        assert_eq!(turns.next(Moment(1), |it| *it == 0), Some((1, 1)));
+        turns.forget(Moment(1), |it| *it == 2);
+        assert_eq!(turns.take_gone(), [0, 2]);
+        assert_eq!(turns.next(Moment(1), |_| false), Some((1, 3)));
+    }
 }

@@ -235,7 +235,7 @@ impl Node {
         let refused = match (self.other_leader(), self.running()) {
             (None, Ok(running)) => return self.have_written(&running, writes, None).await,
             (Some(leader), Ok(running)) => {
-                if writes.passes && running.leader_takes_writes() {
+                if writes.passes && running.leader_takes_bytes() > 0 {
                     return self.have_written(&running, writes, Some(leader)).await;
                 }
                 RequestError::NotLeader {
@@ -248,9 +248,9 @@ impl Node {
         (refused.collect(), writes.held)
     }
 
-    /// Whether another member leads that proposes what is passed on to it, without a call.
-    pub(crate) fn leader_takes_writes(&self) -> bool {
-        self.running().is_ok_and(|it| it.leader_takes_writes())
+    /// How much of a client another member that leads proposes without a call.
+    pub(crate) fn leader_takes_bytes(&self) -> usize {
+        self.running().map_or(0, |it| it.leader_takes_bytes())
     }
 
     async fn have_written(

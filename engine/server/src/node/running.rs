@@ -274,9 +274,9 @@ impl Running {
         (results.into_iter().map(result).collect(), held)
     }
 
-    /// Whether another member leads that proposes what is passed on to it.
-    pub(super) fn leader_takes_writes(&self) -> bool {
-        self.leader_takes.now()
+    /// How much of a client another member that leads proposes without a call.
+    pub(super) fn leader_takes_bytes(&self) -> usize {
+        self.leader_takes.bytes()
     }
 
     /// A place for a write.

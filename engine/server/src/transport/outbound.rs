@@ -323,8 +323,9 @@ impl LinkTask {
         let opened = tokio::time::timeout(CONNECT_TIMEOUT, opening).await;
         match opened.map_err(|_| Status::deadline_exceeded("no answer to the Hello"))?? {
             Opened::Framed { ack, stream } => {
-                self.own.note_ack(self.to, &ack);
+                // Before anything is said because of the Ack.
                 self.queue.opened();
+                self.own.note_ack(self.to, &ack);
                 self.exchange_framed(stream).await
             }
             Opened::SpeaksGrpc => self.exchange_by_grpc().await,
@@ -365,8 +366,8 @@ impl LinkTask {
         let Some(ack) = acks.message().await? else {
             return Err(Status::unavailable("the peer ended the stream"));
         };
-        self.own.note_ack(self.to, &ack);
         self.queue.opened();
+        self.own.note_ack(self.to, &ack);
         tokio::select! {
             end = acks.message() => {
                 end?;

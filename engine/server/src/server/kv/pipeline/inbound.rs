@@ -217,17 +217,22 @@ impl Pipeline {
         admitted: Admitted,
     ) {
         let admitted = Arc::new(admitted);
+        let mut may_be_traced = true;
         if self.caller.origin == Origin::Client
             && let Some(leader) = self.serving.node.other_leader()
         {
             self.outbound.tell_leader(&leader.client_address);
             (calls, commands) = self.forward_at_once(arrived, calls, commands, &admitted, &leader);
+            may_be_traced = false;
             if calls.is_empty() {
                 return;
             }
         }
         let waiters = self.waiters(arrived, calls.iter().map(|(asked, _)| asked));
-        let (traces, traced) = self.trace_all(arrived, &calls);
+        let (traces, traced) = match may_be_traced {
+            true => self.trace_all(arrived, &calls),
+            false => Default::default(),
+        };
         let writes = Writes {
             admitted,
             arrived,
@@ -261,16 +266,17 @@ impl Pipeline {
         admitted: &Arc<Admitted>,
         leader: &LeaderHint,
     ) -> (Vec<(Asked, Call)>, Vec<kv::Request>) {
-        let leader_takes = self.serving.node.leader_takes_writes();
+        let mut leader_takes = self.serving.node.leader_takes_bytes();
         let mut left = (Vec::new(), Vec::new());
         for ((asked, call), command) in calls.into_iter().zip(commands) {
             // A trace is to show the leader's stages too.
             let traced = self.trace(frame::method(&call), arrived, asked);
-            let is_passed_on = leader_takes
-                && traced.is_none()
-                && call.encoded_len() <= LARGEST_PASSED_ON_BYTES
+            let bytes = call.encoded_len();
+            let is_passed_on = traced.is_none()
+                && bytes <= leader_takes.min(LARGEST_PASSED_ON_BYTES)
                 && may_be_passed_on(&command.command);
             if is_passed_on {
+                leader_takes -= bytes;
                 left.0.push((asked, call));
                 left.1.push(command);
                 continue;
