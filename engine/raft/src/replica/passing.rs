@@ -33,8 +33,8 @@ use crate::input::{EncodedCommand, Token};
 use crate::output::Output;
 
 /// What a follower has passed on and not been answered, at most. What is beyond that goes to the
-/// leader as calls do: with 10 MB a second between them, a heartbeat is answered a tenth of a second
-/// later.
+/// leader as calls do. With 10 MB a second between them, a heartbeat is answered so a tenth of a
+/// second later.
 const WINDOW_BYTES: usize = 1 << 20;
 /// What writes of other members' callers take of a leader's memory while they wait for their turn,
 /// at most.
@@ -44,7 +44,8 @@ const OVERHEAD_BYTES: usize = 256;
 /// What waits for longer at the leader is refused, so that its follower asks as a call does, which
 /// waits as long as its caller. At the follower, whoever left keeps its room for as long.
 const WAITS_AT_MOST: Duration = Duration::from_secs(4);
-/// What was neither applied nor refused by then was dropped on its way, or is held up here.
+/// What is known to be neither committed nor refused by then was dropped on its way, or this member
+/// hears nothing.
 const TAKEN_FOR_LOST: Duration = WAITS_AT_MOST.saturating_mul(2);
 
 /// Whether the leader may be asked to propose this write, if [it is small enough](is_small_enough):
@@ -813,15 +814,26 @@ mod tests {
     }
 
     #[test]
-    fn however_many_clients_have_some_of_it_the_next_one_finds_some() {
+    fn clients_that_want_all_of_it_come_to_have_as_much_as_one_another() {
+        const EACH: usize = 1 << 10;
         let mut window = Window::default();
-        let client = |number: u8| IpAddr::from([10, 0, 0, number]);
-        for number in 0..10 {
-            assert!(!window.take(client(number), window.room() + 1));
-            assert!(window.take(client(number), window.room()));
-            assert!(!window.take(client(number), 1), "it has its share");
+        let clients: [_; 7] = std::array::from_fn(|it| IpAddr::from([10, 0, 0, it as u8]));
+        for client in clients {
+            while window.take(client, EACH) {}
         }
-        assert!(window.bytes < WINDOW_BYTES);
+        assert!(!window.take(clients[0], EACH), "it has its share");
+        for _ in 0..WINDOW_BYTES / EACH {
+            for client in clients {
+                if window.of_clients.contains_key(&client) {
+                    window.give_back(client, EACH);
+                }
+                // As many as it asks for, so that what others give back is had by somebody.
+                while window.take(client, EACH) {}
+            }
+        }
+        let shares = clients.map(|it| window.of_clients[&it] * (clients.len() + 1));
+        let even = |share: usize| share.abs_diff(WINDOW_BYTES) < WINDOW_BYTES / 10;
+        assert!(shares.into_iter().all(even), "{shares:?}");
     }
 
     #[test]

@@ -235,7 +235,7 @@ impl Node {
         let refused = match (self.other_leader(), self.running()) {
             (None, Ok(running)) => return self.have_written(&running, writes, None).await,
             (Some(leader), Ok(running)) => {
-                if writes.passes && running.leader_takes_bytes() > 0 {
+                if writes.passes && running.leader_takes_bytes(writes.from) > 0 {
                     return self.have_written(&running, writes, Some(leader)).await;
                 }
                 RequestError::NotLeader {
@@ -248,9 +248,11 @@ impl Node {
         (refused.collect(), writes.held)
     }
 
-    /// How much of a client another member that leads proposes without a call.
-    pub(crate) fn leader_takes_bytes(&self) -> usize {
-        self.running().map_or(0, |it| it.leader_takes_bytes())
+    /// How much more of a client another member that leads proposes without a call, as far as it is
+    /// known.
+    pub(crate) fn leader_takes_bytes(&self, from: IpAddr) -> usize {
+        let running = self.running();
+        running.map_or(0, |it| it.leader_takes_bytes(Some(from)))
     }
 
     async fn have_written(

@@ -274,9 +274,11 @@ impl Running {
         (results.into_iter().map(result).collect(), held)
     }
 
-    /// How much of a client another member that leads proposes without a call.
-    pub(super) fn leader_takes_bytes(&self) -> usize {
-        self.leader_takes.bytes()
+    /// How much more of a client another member that leads proposes without a call, as far as it is
+    /// known: what the client waits for here has been passed on, or was to be just now.
+    pub(super) fn leader_takes_bytes(&self, from: Option<IpAddr>) -> usize {
+        let own = from.map_or(0, |from| self.admission.write_bytes.held_by(from));
+        self.leader_takes.bytes().saturating_sub(own / 2)
     }
 
     /// A place for a write.

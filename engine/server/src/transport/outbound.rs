@@ -217,6 +217,7 @@ impl Peers {
                 let keep = |link: &Link| address.as_ref() == Some(&link.address);
                 if !self.links.get(&member).is_some_and(keep) {
                     self.links.remove(&member);
+                    self.own.tell(Input::Disconnected(member));
                 }
             }
         }

@@ -29,6 +29,15 @@ fn rolls_come_to_write_the_newest_commands() {
     assert!((1..=20).any(rolled));
 }
 
+#[test]
+fn followers_come_to_pass_writes_on() {
+    let passed_on = |seed| {
+        let counts = run(seed, Keep::Hash).counts;
+        counts.contains_key("turns that passed writes on")
+    };
+    assert!((1..=5).all(passed_on));
+}
+
 /// A hub sleeps while there are no streams.
 #[test]
 fn streams_come_to_wake_hubs() {

@@ -180,7 +180,8 @@ impl<L: LogRead> Consensus<L> {
         self.passing.arrived.push(asked);
     }
 
-    /// What this member leads in the term of, it takes once, unless it has seen what was sent later.
+    /// What this member leads in the term of it takes once, and not if it has seen what was sent
+    /// later.
     fn takes(&mut self, message: &eraftpb::Message) -> Takes {
         let raft = &self.node.raft;
         if raft.state != StateRole::Leader || message.term != raft.term {
@@ -211,7 +212,8 @@ impl<L: LogRead> Consensus<L> {
 /// What a leader does with what is passed on to it.
 enum Takes {
     Yes,
-    /// Nor will it in this term, for of those that it knows none is forgotten in it.
+    /// Nor will it in this term: of the starts that it knows it forgets none, and who is no member
+    /// never becomes one under this id.
     NothingOfThisStart,
     /// It may have taken it, or may take it in another term.
     NotAgain,

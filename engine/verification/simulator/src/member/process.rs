@@ -113,8 +113,12 @@ impl Process {
         }
         let now = sim.now;
         let is_gone = |token| self.callers.is_gone(token, now);
+        let passed_on = self.replica.counts().writes_passed_on;
         for output in self.replica.outputs(machine.clock.read(now), &is_gone) {
             self.carry_out(sim, machine, output)?;
+        }
+        if self.replica.counts().writes_passed_on > passed_on {
+            sim.count("turns that passed writes on");
         }
         self.awake = false;
         self.plan_wake(sim, machine);

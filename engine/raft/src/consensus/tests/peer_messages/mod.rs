@@ -13,7 +13,7 @@ use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
 
 use super::cluster::Cluster;
 use super::script::run;
-use crate::consensus::{LARGEST_PASSED_ON_BYTES, MESSAGE_BYTES, PeerMessageError};
+use crate::consensus::{LARGEST_PASSED_ON_BYTES, MESSAGE_BYTES, PassedOn, PeerMessageError};
 
 /// Everything of member 1 that a message could change.
 type Fingerprint = (String, HardState, String);
@@ -184,6 +184,28 @@ fn what_is_passed_on() {
         let refused = refusal(FOLLOWER, &message);
         assert_eq!(refused, "passes on what no member does", "{message:?}");
     }
+}
+
+/// It could make up ids without an end, each with starts that are remembered.
+#[test]
+fn what_is_passed_on_by_no_member_is_not_taken() {
+    let passed_on = |from: u64| {
+        let mut cluster = run(Cluster::default(), LEADER);
+        let message = Message {
+            context: vec![10, 0, 0, 1],
+            from,
+            entries: vec![Entry {
+                context: [from, 1, 1].map(u64::to_be_bytes).concat(),
+                data: vec![7],
+                ..Entry::default()
+            }],
+            ..from_2(MessageType::MsgPropose)
+        };
+        offer(&mut cluster, from, &encode(&message)).unwrap();
+        cluster.member(1).consensus.take_passed_on().remove(0)
+    };
+    assert!(matches!(passed_on(2), PassedOn::Asked { .. }));
+    assert!(matches!(passed_on(9), PassedOn::NotTaken { .. }));
 }
 
 /// An append of entries of three bytes of data, in a log that is no longer young.

@@ -33,6 +33,9 @@ use crate::telemetry::traces::{Begun, Parent, Traces};
 /// Calls under way on one stream; a client beyond it waits on its own side.
 const CALLS_PER_STREAM_MAX: usize = 4096;
 
+/// What a command takes besides its call, at most, on its way to the leader.
+const PASSED_ON_OVERHEAD_BYTES: usize = 64;
+
 impl Pipeline {
     /// Takes in frames as long as there is room for their calls.
     pub(super) fn take_in(&mut self, context: &mut Context<'_>) {
@@ -256,8 +259,8 @@ impl Pipeline {
         });
     }
 
-    /// Has the leader answer those of these writes that are no messages between members, and
-    /// returns the others, behind which they would wait.
+    /// Has the leader answer those of these writes that are not passed on as messages between
+    /// members, as far as that is known, and returns the others, behind which they would wait.
     fn forward_at_once(
         &mut self,
         arrived: Instant,
@@ -266,12 +269,13 @@ impl Pipeline {
         admitted: &Arc<Admitted>,
         leader: &LeaderHint,
     ) -> (Vec<(Asked, Call)>, Vec<kv::Request>) {
-        let mut leader_takes = self.serving.node.leader_takes_bytes();
+        let from = self.caller.source.address();
+        let mut leader_takes = self.serving.node.leader_takes_bytes(from);
         let mut left = (Vec::new(), Vec::new());
         for ((asked, call), command) in calls.into_iter().zip(commands) {
             // A trace is to show the leader's stages too.
             let traced = self.trace(frame::method(&call), arrived, asked);
-            let bytes = call.encoded_len();
+            let bytes = call.encoded_len() + PASSED_ON_OVERHEAD_BYTES;
             let is_passed_on = traced.is_none()
                 && bytes <= leader_takes.min(LARGEST_PASSED_ON_BYTES)
                 && may_be_passed_on(&command.command);
