@@ -69,7 +69,7 @@ use crate::input::{Input, Token, Write};
 use crate::output::{ApplyJob, LogJob, Output};
 use leases::Leases;
 use pace::Pace;
-use passing::{PassedOnHere, PassedOnToLeader};
+use passing::{PassedOnHere, UnderWay};
 use pending::Pending;
 use proposals::Proposals;
 use reads::Reads;
@@ -130,7 +130,7 @@ pub struct Replica<L: LogRead> {
     /// Collected until [`Replica::outputs`]; then one proposal of them all.
     proposals: Proposals,
     pending: Pending,
-    passed_on: PassedOnToLeader,
+    passed_on: UnderWay,
     passed_on_here: PassedOnHere,
     leader_takes: Arc<LeaderTakes>,
     /// Of what others pass on to it.
@@ -226,7 +226,7 @@ impl<L: LogRead + Clone> Replica<L> {
             pace: Pace::default(),
             proposals: Proposals::default(),
             pending: Pending::default(),
-            passed_on: PassedOnToLeader::default(),
+            passed_on: UnderWay::default(),
             passed_on_here: PassedOnHere::default(),
             leader_takes: Arc::default(),
             takes: Box::new(passing::whatever_it_is),
