@@ -129,7 +129,7 @@ impl Sides {
     }
 
     /// Runs sequences until the bounds are reached, or to the first difference, which is made
-    /// short. `each` is shown the tally after every sequence.
+    /// short. That takes minutes: `on_difference` is shown it as it was found.
     ///
     /// # Errors
     /// As [`run`](Self::run), and if several sequences are to be run at a time on systems that
@@ -138,7 +138,7 @@ impl Sides {
         &self,
         bounds: &Bounds,
         tally: &mut Tally,
-        mut each: impl FnMut(u64, &Tally),
+        on_difference: impl FnOnce(&Found),
     ) -> Result<Option<Found>> {
         ensure!(
             bounds.jobs <= 1 || self.are_started_here(),
@@ -175,9 +175,9 @@ impl Sides {
                     difference,
                     again: false,
                 };
+                on_difference(&found);
                 return Ok(Some(self.shorten(found).await?));
             }
-            each(ran.seed, tally);
         }
     }
 

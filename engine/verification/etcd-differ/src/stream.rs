@@ -147,9 +147,13 @@ impl StreamLog {
         });
     }
 
-    /// The watch that was created last begins here; 0 or less: with the next revision.
-    pub(crate) fn begins(&mut self, id: i64, start: i64, now: i64) {
-        if let Some(live) = self.live.get_mut(&id) {
+    /// The watch of this answer begins here, if it does; 0 or less: with the next revision. One
+    /// that does not is answered under [`ALL_WATCHES`], which another may have as its own id.
+    pub(crate) fn begins(&mut self, answer: &pb::WatchResponse, start: i64) {
+        let now = answer.header.as_ref().map_or(0, |it| it.revision);
+        if let Some(live) = self.live.get_mut(&answer.watch_id)
+            && !answer.canceled
+        {
             live.start = start;
             self.behind |= (1..=now).contains(&start);
         }
@@ -293,6 +297,22 @@ mod tests {
         assert_eq!(log.answers.len(), 1);
         assert_eq!(log.sent.keys().collect::<Vec<_>>(), [&1]);
         assert!(!log.has_watches());
+    }
+
+    /// It was believed to have begun, and each look at its stream waited for progress in vain.
+    #[test]
+    fn a_refused_watch_has_not_the_start_of_the_one_that_is_numbered_like_the_answer() {
+        let mut log = StreamLog::default();
+        log.take(created(ALL_WATCHES));
+        log.begins(&created(ALL_WATCHES), 9);
+        assert!(log.cannot_tell(1));
+        let refused = pb::WatchResponse {
+            canceled: true,
+            ..created(ALL_WATCHES)
+        };
+        log.take(refused.clone());
+        log.begins(&refused, 0);
+        assert!(log.cannot_tell(1));
     }
 
     #[test]

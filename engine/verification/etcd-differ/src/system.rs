@@ -206,9 +206,7 @@ impl Client {
             return Reply::Missing;
         };
         if let Some(start) = created {
-            let now = answer.header.as_ref().map_or(0, |it| it.revision);
-            let begins = |log: &mut StreamLog| log.begins(answer.watch_id, start, now);
-            stream.log.send_modify(begins);
+            stream.log.send_modify(|log| log.begins(&answer, start));
         }
         Reply::Watch(answer)
     }
@@ -268,17 +266,19 @@ impl Stream {
         if !watches {
             return;
         }
-        if silent {
+        if !silent {
+            // If it never comes, what was sent is compared all the same.
+            let _ = timeout(SETTLE_PATIENCE, self.progress(revision)).await;
+        }
+        if silent || self.log.borrow().cannot_tell(revision) {
             let wait = if behind { CATCH_UP } else { ON_THE_WAY };
             tokio::time::sleep(wait).await;
-        } else {
-            // If it never comes, what was sent is compared all the same.
-            let _ = timeout(SETTLE_PATIENCE, self.progress()).await;
         }
         self.log.send_modify(StreamLog::caught_up);
     }
 
-    async fn progress(&self) {
+    /// Waits until progress is said, or never will be.
+    async fn progress(&self, revision: i64) {
         let mut news = self.log.subscribe();
         let before = self.log.borrow().progress;
         loop {
@@ -290,7 +290,8 @@ impl Stream {
                 return;
             }
             let over = |log: &StreamLog| {
-                log.progress > before || log.ended.is_some() || !log.has_watches()
+                let never = !log.has_watches() || log.cannot_tell(revision);
+                log.progress > before || log.ended.is_some() || never
             };
             if timeout(PROGRESS_EVERY, news.wait_for(over)).await.is_ok() {
                 return;

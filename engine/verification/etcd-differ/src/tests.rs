@@ -277,7 +277,7 @@ async fn systems_that_serve_already_take_one_sequence_at_a_time() {
         calls: Calls::default(),
     };
     let mut tally = Tally::default();
-    let refused = sides.search(&bounds, &mut tally, |_, _| {}).await;
+    let refused = sides.search(&bounds, &mut tally, |_| {}).await;
     let text = format!("{:#}", refused.unwrap_err());
     assert!(text.contains("named by address"), "{text}");
 }

@@ -167,7 +167,8 @@ fn asked_for(request: &WatchCreateRequest) -> Create {
         id: (request.watch_id != 0).then(|| own_id(request.watch_id)),
         cluster_id: 0,
         start: Revision(start),
-        progress_notify: request.progress_notify,
+        // What is said under this id is said of all watches of the stream.
+        progress_notify: request.progress_notify && request.watch_id != NO_WATCH,
         in_parts: request.fragment,
         spec: create.map(|it| it.spec).map_err(|it| it.to_string()),
     }
@@ -236,6 +237,21 @@ mod tests {
         assert!(refused.created && refused.canceled);
         assert_eq!(refused.watch_id, NO_WATCH);
         assert_eq!(refused.cancel_reason, "mvcc: watcher range is empty");
+    }
+
+    /// Its progress was that of all, of which others had not got everything.
+    #[test]
+    fn a_watch_that_is_numbered_as_all_are_is_sent_no_progress() {
+        let wants_progress = |watch_id| {
+            let request = WatchCreateRequest {
+                progress_notify: true,
+                watch_id,
+                ..WatchCreateRequest::default()
+            };
+            asked_for(&request).progress_notify
+        };
+        assert!(wants_progress(0) && wants_progress(-2));
+        assert!(!wants_progress(NO_WATCH));
     }
 
     #[test]

@@ -134,7 +134,7 @@ async fn run(arguments: &Arguments) -> Result<bool> {
     }
     let bounds = arguments.bounds()?;
     println!("seed {}", bounds.seed);
-    let found = sides.search(&bounds, &mut tally, |_, _| {}).await?;
+    let found = sides.search(&bounds, &mut tally, announce).await?;
     print(&tally);
     match found {
         Some(found) => report(&found, arguments).map(|()| false),
@@ -200,6 +200,15 @@ fn print(tally: &Tally) {
         println!("{count:>8}  explained: {name}");
     }
     println!("{:>8}  calls, {} events", tally.total(), tally.events);
+}
+
+/// Says what was found before it is made short.
+fn announce(found: &Found) {
+    let (seed, mood) = (found.seed, found.mood);
+    let call = found.difference.at + 1;
+    println!("seed {seed} ({mood:?}): a difference after {call} calls, < left, > right");
+    print!("{}", found.difference.what);
+    println!("making the sequence short, which takes some minutes");
 }
 
 fn report(found: &Found, arguments: &Arguments) -> Result<()> {
