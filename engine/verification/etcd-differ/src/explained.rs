@@ -71,9 +71,10 @@ pub const EXPLAINED: &[Explained] = &[
     },
     Explained {
         name: "hash-of-compaction",
-        what: "HashKV of the revision that was compacted last: etcd names the compaction before \
-               it, once this one has gone through its store",
-        why: "it then has the hash that it took while it compacted",
+        what: "HashKV of a revision that was compacted last, or by one of the nine compactions \
+               before: etcd names the compaction before that one, once it has gone through its \
+               store; to DEngine those before the last are compacted",
+        why: "etcd keeps the hashes that it took while it compacted, the last ten",
         ends: false,
         applies: hash_of_compaction,
     },
@@ -220,18 +221,23 @@ fn hash_of_none(operation: &Operation, of_nothing: &Reply, of_now: &Reply) -> bo
 }
 
 fn hash_of_compaction(operation: &Operation, kept: &Reply, made: &Reply) -> bool {
-    let (Operation::HashKv(request), Reply::HashKv(kept), Reply::HashKv(made)) =
-        (operation, kept, made)
-    else {
+    let (Operation::HashKv(request), Reply::HashKv(kept)) = (operation, kept) else {
         return false;
+    };
+    let is_of_before = kept.compact_revision < request.revision;
+    let made = match made {
+        Reply::HashKv(made) => made,
+        Reply::Refused(Code::OutOfRange, said) => {
+            let compacted = "etcdserver: mvcc: required revision has been compacted";
+            return said == compacted && kept.hash_revision == request.revision && is_of_before;
+        }
+        _ => return false,
     };
     let as_made = pb::HashKvResponse {
         compact_revision: made.compact_revision,
         ..*kept
     };
-    request.revision == made.compact_revision
-        && kept.compact_revision < made.compact_revision
-        && as_made == *made
+    request.revision == made.compact_revision && is_of_before && as_made == *made
 }
 
 fn lease_before_key(operation: &Operation, of_key: &Reply, of_lease: &Reply) -> bool {
@@ -415,6 +421,32 @@ mod tests {
                 ..Default::default()
             });
             assert_eq!(reason(&asked, &of_key, &of_lease).is_some(), explained);
+        }
+    }
+
+    #[test]
+    fn a_hash_that_was_kept_is_of_the_compaction_that_is_asked_for() {
+        let hash = |hash_revision, compact_revision| {
+            Reply::HashKv(pb::HashKvResponse {
+                hash_revision,
+                compact_revision,
+                ..Default::default()
+            })
+        };
+        let refused = |said: &str| Reply::Refused(Code::OutOfRange, said.to_owned());
+        let compacted = refused("etcdserver: mvcc: required revision has been compacted");
+        let asked = Operation::HashKv(pb::HashKvRequest { revision: 7 });
+        for (kept, made, explained) in [
+            (hash(7, 3), hash(7, 7), true),
+            (hash(7, 3), hash(7, 9), false),
+            (hash(7, 7), hash(7, 3), false),
+            (hash(7, 3), compacted.clone(), true),
+            (hash(8, 3), compacted.clone(), false),
+            (hash(7, 7), compacted, false),
+            (hash(7, 3), refused("another"), false),
+        ] {
+            let found = hash_of_compaction(&asked, &kept, &made);
+            assert_eq!(found, explained, "{kept:?} {made:?}");
         }
     }
 
