@@ -25,6 +25,12 @@ pub trait Mutation: Message + Sized {
     /// The request can never succeed as it is.
     fn check(&self) -> Result<(), EtcdError>;
 
+    /// Whether what it reads may be as the member that is asked has it. Of one that changes
+    /// something this says nothing.
+    fn is_serializable(&self) -> bool {
+        false
+    }
+
     /// What to replicate, of a request that was checked.
     ///
     /// # Errors

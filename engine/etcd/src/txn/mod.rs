@@ -29,6 +29,16 @@ impl Mutation for TxnRequest {
         checks::check(self)
     }
 
+    /// As in etcd: if each of its operations is a range that may be. Comparisons are as fresh as
+    /// these, and a transaction without any range is serializable.
+    fn is_serializable(&self) -> bool {
+        let mut operations = self.success.iter().chain(&self.failure);
+        operations.all(|operation| match &operation.request {
+            Some(Request::RequestRange(range)) => range.serializable,
+            _ => false,
+        })
+    }
+
     fn command(&self) -> Result<Command, EtcdError> {
         batch(self).map(Command::Batch)
     }
@@ -342,6 +352,28 @@ mod tests {
         for answers in [vec![get(&[])], Vec::new()] {
             let found = answered(&txn, true, answers);
             assert_eq!(found, Err(EtcdError::OfAnotherKind));
+        }
+    }
+
+    #[test]
+    fn a_transaction_is_serializable_if_all_its_ranges_are() {
+        let read = |serializable| range(|range| range.serializable = serializable);
+        for (success, failure, expect) in [
+            (vec![], vec![], true),
+            (vec![read(true)], vec![read(true)], true),
+            (vec![read(true)], vec![read(false)], false),
+            (
+                vec![op(Request::RequestTxn(TxnRequest::default()))],
+                vec![],
+                false,
+            ),
+        ] {
+            let txn = TxnRequest {
+                success,
+                failure,
+                ..TxnRequest::default()
+            };
+            assert_eq!(txn.is_serializable(), expect, "{txn:?}");
         }
     }
 

@@ -114,6 +114,13 @@ fn client_urls(client_address: &str, port: u16) -> Vec<String> {
         .collect()
 }
 
+/// The members once this one is removed.
+fn without(members: &Membership, removed: MemberId) -> Arc<Membership> {
+    let mut left = members.clone();
+    left.members.remove(&removed);
+    Arc::new(left)
+}
+
 /// Why members were not changed, in etcd's words: `refused`, if the leader did not agree.
 fn unchanged(status: &Status, refused: EtcdError) -> Status {
     match status.code() {
@@ -143,7 +150,12 @@ impl Cluster for ClusterService {
         }
         let leads_newly = self.move_lead_from(MemberId(member_id), &members).await;
         self.remove(member_id, leads_newly).await?;
-        let members = self.members(request.metadata()).await?;
+        let own = self.door.serving().node.status().member_id;
+        let members = match MemberId(member_id) == own {
+            // It is asked by nobody any more, and knows no quorum.
+            true => without(&members, own),
+            false => self.members(request.metadata()).await?,
+        };
         Ok(Response::new(MemberRemoveResponse {
             header: self.door.header().without_revision(),
             members: self.listed(&members),
@@ -157,7 +169,10 @@ impl Cluster for ClusterService {
     async fn member_list(&self, request: Request<MemberListRequest>) -> Answer<MemberListResponse> {
         let members = match request.get_ref().linearizable {
             true => self.members(request.metadata()).await?,
-            false => self.members_here()?,
+            false => {
+                self.door.admit(request.metadata(), ServedBy::All)?;
+                self.members_here()?
+            }
         };
         let header = self.door.header();
         let urls = self.client_urls();

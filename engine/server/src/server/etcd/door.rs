@@ -54,13 +54,17 @@ impl Door {
     /// Whether this member serves the call.
     ///
     /// # Errors
-    /// It does not, or has no leader and the client asked not to wait for one.
+    /// It does not, or no more, or has no leader and the client asked not to wait for one.
     pub(super) fn admit(
         &self,
         metadata: &MetadataMap,
         served_by: ServedBy,
     ) -> Result<(), EtcdError> {
         let status = self.0.node.status();
+        // Others go on without it, and its clients are to ask them.
+        if status.removed {
+            return Err(EtcdError::Stopped);
+        }
         // One that has caught up passes on what it is asked: a client that knows one address has no
         // voter to go to. And upon this error clients give up for good, so it must be true.
         let is_refused = is_learner(&status) && !status.ready;
@@ -111,7 +115,7 @@ impl Door {
 
     /// The same answer in etcd's words, upon which its clients decide what to do.
     pub(super) fn in_etcds_words(&self, status: &Status) -> Status {
-        let stops = self.0.stop.is_cancelled();
+        let stops = self.0.stop.is_cancelled() || self.0.node.status().removed;
         match etcds(status, stops, self.0.node.leader().is_some()) {
             Some(error) => error.into(),
             None => status.clone(),
@@ -138,7 +142,7 @@ pub(super) fn requires_leader(metadata: &MetadataMap) -> bool {
 /// Whether a member has no vote in its cluster.
 pub(super) fn is_learner(status: &NodeStatus) -> bool {
     let is_learner = status.role == Role::Learner && status.role_is_known;
-    status.lifecycle == Lifecycle::Running && is_learner
+    status.lifecycle == Lifecycle::Running && is_learner && !status.removed
 }
 
 /// Which of etcd's errors says the same; `None`: it is one of them, or none does.

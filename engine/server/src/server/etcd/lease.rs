@@ -93,7 +93,9 @@ impl Door {
     ) -> Result<(LeaseGrantResponse, Option<Held>), Status> {
         let least = ttl_min(self.serving().node.config().election_timeout());
         let command = Grant::new(request, least)?.command(drawn());
-        let ordered = self.order("EtcdLeaseGrant", command, caller).await?;
+        let reads = Consistency::Linearizable;
+        let ordered = self.order("EtcdLeaseGrant", command, reads, caller);
+        let ordered = ordered.await?;
         let answer = messages::granted(ordered.header, &ordered.outcome)?;
         Ok((answer, ordered.held))
     }

@@ -153,7 +153,7 @@ impl Dialect for Etcd {
             End::TooLarge => {
                 Status::unavailable("etcdserver: a revision is too large to be sent whole")
             }
-            End::Stopping => EtcdError::Stopped.into(),
+            End::Stopping | End::Removed => EtcdError::Stopped.into(),
             End::NoLeader => EtcdError::NoLeader.into(),
             End::Unserved(reason) => Status::unavailable(format!("etcdserver: {reason}")),
         })]
@@ -279,6 +279,7 @@ mod tests {
             End::InTheWay,
             End::TooLarge,
             End::Stopping,
+            End::Removed,
             End::NoLeader,
             End::Unserved("installing".to_owned()),
         ];

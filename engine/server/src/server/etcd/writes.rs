@@ -49,23 +49,28 @@ impl Door {
         M: Mutation + 'static,
     {
         let command = writes::command(request)?.command;
-        let ordered = self.order(method, command, caller).await?;
+        let reads = match request.is_serializable() {
+            true => Consistency::Eventual,
+            false => Consistency::Linearizable,
+        };
+        let ordered = self.order(method, command, reads, caller).await?;
         let answer = writes::answer(request, ordered.header, ordered.outcome)?;
         Ok((answer, ordered.held))
     }
 
     /// Has a command ordered, and applied by this member as well. While nobody leads it waits: so
-    /// does etcd, and its clients do not repeat a write themselves.
+    /// does etcd, and its clients do not repeat a write themselves. One that only reads is `reads`.
     pub(super) async fn order(
         &self,
         method: &'static str,
         command: Command,
+        reads: Consistency,
         caller: &Caller,
     ) -> Result<Ordered, Status> {
         let serving = self.serving();
         let request = forward::request(command);
         // What is UNAVAILABLE was not ordered by anybody.
-        let proposed = self.again(|| serving.propose(request.clone(), caller));
+        let proposed = self.again(|| serving.propose_or_read(request.clone(), reads, caller));
         let passed = serving
             .gate
             .pass(method, Kind::Write, &caller.source, proposed);

@@ -168,9 +168,21 @@ impl Serving {
         request: M,
         caller: &Caller,
     ) -> Result<Proposed<M::Answer>, Status> {
+        let reads = Consistency::Linearizable;
+        self.propose_or_read(request, reads, caller).await
+    }
+
+    /// The same, but what only reads is read at this level.
+    pub(in crate::server) async fn propose_or_read<M: Mutation>(
+        self: &Arc<Self>,
+        request: M,
+        reads: Consistency,
+        caller: &Caller,
+    ) -> Result<Proposed<M::Answer>, Status> {
         let command = writes::command(&request, &self.request_limits)?;
         if let Some(batch) = command.read_only() {
-            return self.read_batch(&request, batch.clone(), caller).await;
+            let batch = batch.clone();
+            return self.read_batch(&request, batch, reads, caller).await;
         }
         // Without a turn in hand: it waits behind other long reads of its client.
         self.check_returned(&command.command, caller).await?;
@@ -281,11 +293,12 @@ impl Serving {
         &self,
         request: &M,
         batch: Batch,
+        level: Consistency,
         caller: &Caller,
     ) -> Result<Proposed<M::Answer>, Status> {
         let (whose, patience) = (caller.source.address(), self.patience_of(caller));
         let begun = Instant::now();
-        within(patience, self.freshen(Consistency::Linearizable)).await?;
+        within(patience, self.freshen(level)).await?;
         let patience = patience.saturating_sub(begun.elapsed());
         let budget = self.answers.clone();
         let read = move |reader: &Reader<RocksStore>| {

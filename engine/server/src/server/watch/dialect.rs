@@ -113,6 +113,8 @@ pub(in crate::server) enum End {
     TooLarge,
     /// The member is shutting down.
     Stopping,
+    /// The member is one no more, and learns of nothing.
+    Removed,
     /// The member has had no contact with a leader for a while.
     NoLeader,
     /// The member cannot serve a watch now, for this reason.

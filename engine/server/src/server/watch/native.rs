@@ -141,6 +141,7 @@ fn ending(end: &End) -> Option<(CancelCause, String, Status)> {
         ),
         End::TooLarge => unavailable("a revision is larger than what this member holds of it"),
         End::Stopping => unavailable("this member is shutting down"),
+        End::Removed => unavailable("this member was removed from its cluster"),
         End::NoLeader => unavailable("this member has had no contact with a leader for a while"),
         End::Unserved(reason) => unavailable(reason),
     })

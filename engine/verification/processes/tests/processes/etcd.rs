@@ -12,12 +12,15 @@ use dengine_etcd::etcdserverpb::maintenance_client::MaintenanceClient;
 use dengine_etcd::etcdserverpb::range_request::{SortOrder, SortTarget};
 use dengine_etcd::etcdserverpb::request_op::Request as Operation;
 use dengine_etcd::etcdserverpb::response_op::Response as Done;
+use dengine_etcd::etcdserverpb::watch_client::WatchClient;
+use dengine_etcd::etcdserverpb::watch_request::RequestUnion;
 use dengine_etcd::etcdserverpb::{
     CompactionRequest, Compare, DeleteRangeRequest, HashKvRequest, MemberListRequest,
     MemberPromoteRequest, MemberRemoveRequest, MoveLeaderRequest, PutRequest, RangeRequest,
-    RangeResponse, RequestOp, StatusRequest, TxnRequest,
+    RangeResponse, RequestOp, StatusRequest, TxnRequest, WatchCreateRequest, WatchRequest,
 };
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
+use tokio_stream::StreamExt as _;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
@@ -515,6 +518,81 @@ async fn a_member_that_leads_is_removed_too() {
     let left = removed.unwrap().into_inner().members;
     assert_eq!(left.len(), 2);
     assert!(left.iter().all(|it| it.id != id));
+}
+
+/// It was answered an error, and the member went on: calls were refused as of a learner, upon which
+/// clients give up for good, and watches got nothing any more.
+#[tokio::test]
+async fn a_member_that_was_removed_serves_nobody() {
+    let cluster = Cluster::form_with(3, |member| {
+        member.serve_etcd();
+        member.add_args(["--etcd-membership", "change"]);
+    })
+    .await;
+    let removed = &cluster.members[cluster.follower().await];
+    let mut kv = kv(removed).await;
+    kv.put(put("k", "0")).await.unwrap();
+    let watch = WatchCreateRequest {
+        key: "k".into(),
+        ..WatchCreateRequest::default()
+    };
+    let requests = tokio_stream::once(WatchRequest {
+        request_union: Some(RequestUnion::CreateRequest(watch)),
+    });
+    let requests = requests.chain(tokio_stream::pending());
+    let mut watching = WatchClient::new(channel(removed).await);
+    let mut watched = watching.watch(requests).await.unwrap().into_inner();
+    assert!(watched.message().await.unwrap().unwrap().created);
+    let id = removed.status().await.member_id;
+    let mut members = ClusterClient::new(channel(removed).await);
+    let left = members.member_remove(MemberRemoveRequest { id }).await;
+    let left = left.unwrap().into_inner().members;
+    assert!(
+        left.len() == 2 && left.iter().all(|it| it.id != id),
+        "{left:?}"
+    );
+    let ended = timeout(Duration::from_secs(10), watched.message()).await;
+    let stopped = "etcdserver: server stopped";
+    let ended = ended.expect("the watch ends").unwrap_err();
+    assert_eq!(
+        (ended.code(), ended.message()),
+        (Code::Unavailable, stopped)
+    );
+    refused(kv.put(put("k", "1")).await, Code::Unavailable, stopped);
+    let serializable = RangeRequest {
+        serializable: true,
+        ..get("k")
+    };
+    refused(kv.range(serializable).await, Code::Unavailable, stopped);
+    let mut care = MaintenanceClient::new(channel(removed).await);
+    let status = care.status(StatusRequest {}).await.unwrap().into_inner();
+    assert!(!status.is_learner);
+}
+
+#[tokio::test]
+async fn a_serializable_transaction_needs_no_quorum() {
+    let mut cluster = cluster().await;
+    let mut kv = kv(&cluster.members[0]).await;
+    kv.put(put("k", "0")).await.unwrap();
+    for member in &mut cluster.members[1..] {
+        member.kill();
+    }
+    let txn = |serializable| TxnRequest {
+        success: vec![RequestOp {
+            request: Some(Operation::RequestRange(RangeRequest {
+                serializable,
+                ..get("k")
+            })),
+        }],
+        ..TxnRequest::default()
+    };
+    let read = kv.txn(txn(true)).await.unwrap().into_inner();
+    let Some(Done::ResponseRange(read)) = &read.responses[0].response else {
+        panic!("{read:?}");
+    };
+    assert_eq!(read.kvs[0].value, "0");
+    let fresh = kv.txn(txn(false)).await.unwrap_err();
+    assert_eq!(fresh.code(), Code::Unavailable, "{fresh}");
 }
 
 /// Who knows one address, as that of a Service, was refused for good while it led to a newcomer.

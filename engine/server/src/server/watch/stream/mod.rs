@@ -478,9 +478,13 @@ impl<D: Dialect> StreamTask<D> {
         Ok(())
     }
 
-    /// A member that hears of no leader tells nothing new.
+    /// A member that hears of no leader tells nothing new, nor does one that was removed.
     fn check_cut_off(&mut self) -> Result<(), End> {
-        if self.shared.node.status().ready {
+        let status = self.shared.node.status();
+        if status.removed {
+            return Err(End::Removed);
+        }
+        if status.ready {
             self.cut_off_since = None;
             return Ok(());
         }
