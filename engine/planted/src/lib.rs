@@ -47,6 +47,11 @@ pub enum Bug {
     /// A caller whose entry was removed from this member's log is answered that nothing was
     /// changed, although another log may still hold it.
     DisplacedTakenForDead,
+    /// What was passed on to a leader that is out of reach by now is answered as refused, although
+    /// the leader may have proposed it.
+    PassedOnTakenForRefused,
+    /// A leader takes what was passed on to it whenever it arrives.
+    PassedOnTakenAgain,
     /// Consecutive appends are merged into one message without a limit on its size.
     MessagesMergedWithoutBound,
     /// The queue of a peer is bounded in messages, and not in bytes.
@@ -211,7 +216,7 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs that the simulator finds; docs/simulator.md says in how many seeds.
-    pub const ALL: [Self; 72] = [
+    pub const ALL: [Self; 74] = [
         Self::VoteNotSynced,
         Self::AckBeforeSync,
         Self::LeaseTooLong,
@@ -260,6 +265,8 @@ impl Bug {
         Self::NestedCompareAfterWrites,
         Self::RestartWaitsByNewSettings,
         Self::DisplacedTakenForDead,
+        Self::PassedOnTakenForRefused,
+        Self::PassedOnTakenAgain,
         Self::SilentLearnerPromoted,
         Self::ContradictionIgnored,
         Self::CommittedNotCompared,

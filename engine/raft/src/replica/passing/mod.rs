@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dengine_kv::{Command, Request};
+use dengine_planted::planted;
 use dengine_types::sync::atomic::Ordering;
 use dengine_types::{Index, MemberId, Moment, Term};
 
@@ -352,6 +353,10 @@ impl<L: LogRead> Replica<L> {
     pub(super) fn forget_passed_on_to(&mut self, leader: MemberId) {
         self.announced.is_disconnected(leader);
         let unknown = self.passed_on.take(|_, to| to.leader == leader);
+        if planted!(PassedOnTakenForRefused) && !unknown.is_empty() {
+            self.refused.push((unknown, Refusal::NotLeader));
+            return;
+        }
         self.outputs
             .extend(unknown.into_iter().map(Output::Forgotten));
     }
