@@ -1,5 +1,7 @@
 //! Where two systems answer differently, and both are meant to.
 
+use std::collections::BTreeSet;
+
 use tonic::Code;
 
 use crate::operation::Operation;
@@ -99,12 +101,21 @@ const KEY_BYTES_MAX: usize = 32 << 10;
 /// `VALUE` of `SortTarget`.
 const VALUE: i32 = 4;
 
-/// Why these two answers to one call are no difference, if there is a reason.
+/// Why these two answers to one call are no difference, if there is a reason, on stores that have
+/// both been compacted at these revisions.
 pub(crate) fn reason(
     operation: &Operation,
     left: &Reply,
     right: &Reply,
+    compacted: &BTreeSet<i64>,
 ) -> Option<&'static Explained> {
+    // Any answer but of such a revision says that one of the two was not compacted as the other.
+    if let Operation::HashKv(request) = operation
+        && request.revision > 0
+        && !compacted.contains(&request.revision)
+    {
+        return None;
+    }
     let mut all = EXPLAINED.iter();
     all.find(|it| (it.applies)(operation, left, right) || (it.applies)(operation, right, left))
 }
@@ -278,6 +289,10 @@ fn long_key(operation: &Operation, _done: &Reply, refused: &Reply) -> bool {
 mod tests {
     use super::*;
 
+    fn why(operation: &Operation, left: &Reply, right: &Reply) -> Option<&'static Explained> {
+        reason(operation, left, right, &BTreeSet::new())
+    }
+
     fn duplicate() -> Reply {
         let text = "etcdserver: duplicate key given in txn request";
         Reply::Refused(Code::InvalidArgument, text.to_owned())
@@ -299,9 +314,8 @@ mod tests {
     #[test]
     fn only_what_the_reason_names_is_explained() {
         let done = Reply::Txn(pb::TxnResponse::default());
-        let name = |operation, left: &Reply, right: &Reply| {
-            reason(&operation, left, right).map(|explained| explained.name)
-        };
+        let name =
+            |operation, left: &Reply, right: &Reply| why(&operation, left, right).map(|it| it.name);
         let unnoticed = Some("duplicate-key-unnoticed");
         assert_eq!(name(deletes_to(b"\0"), &done, &duplicate()), unnoticed);
         assert_eq!(name(deletes_to(b"\0"), &duplicate(), &done), unnoticed);
@@ -331,7 +345,7 @@ mod tests {
             };
             request.success.push(put(ignore_value));
             let asked = Operation::Txn(request);
-            let name = |other: &Reply| reason(&asked, &ended, other).map(|it| it.name);
+            let name = |other: &Reply| why(&asked, &ended, other).map(|it| it.name);
             assert_eq!(name(&duplicate()), explained);
             let other = Reply::Refused(Code::InvalidArgument, "another".to_owned());
             assert_eq!(name(&other), None);
@@ -362,7 +376,7 @@ mod tests {
                 ..Default::default()
             };
             let asked = Operation::RangeStream(request.clone());
-            assert_eq!(reason(&asked, &one, &other).is_some(), explained);
+            assert_eq!(why(&asked, &one, &other).is_some(), explained);
             let inner = |reply: &Reply| {
                 let Reply::Range(range) = reply.clone() else {
                     panic!("{reply:?}");
@@ -381,7 +395,7 @@ mod tests {
                 }],
                 ..Default::default()
             });
-            let found = reason(&asked, &inner(&other), &inner(&one));
+            let found = why(&asked, &inner(&other), &inner(&one));
             assert_eq!(found.is_some(), explained);
         }
     }
@@ -397,7 +411,7 @@ mod tests {
                 sort_order,
                 ..Default::default()
             });
-            assert_eq!(reason(&asked, &told, &refused).is_some(), explained);
+            assert_eq!(why(&asked, &told, &refused).is_some(), explained);
         }
     }
 
@@ -420,7 +434,7 @@ mod tests {
                 }],
                 ..Default::default()
             });
-            assert_eq!(reason(&asked, &of_key, &of_lease).is_some(), explained);
+            assert_eq!(why(&asked, &of_key, &of_lease).is_some(), explained);
         }
     }
 
@@ -447,6 +461,11 @@ mod tests {
         ] {
             let found = hash_of_compaction(&asked, &kept, &made);
             assert_eq!(found, explained, "{kept:?} {made:?}");
+            let found = reason(&asked, &kept, &made, &BTreeSet::from([3, 7, 9]));
+            assert_eq!(found.is_some(), explained);
+            // It is the answer to any revision that is not compacted.
+            let found = reason(&asked, &kept, &made, &BTreeSet::from([3, 9]));
+            assert!(found.is_none(), "{kept:?} {made:?}");
         }
     }
 
@@ -459,7 +478,7 @@ mod tests {
                 revision,
                 physical: false,
             };
-            let found = reason(&Operation::Compact(request), &done, &compacted);
+            let found = why(&Operation::Compact(request), &done, &compacted);
             assert_eq!(found.is_some(), explained, "{revision}");
         }
     }

@@ -66,7 +66,7 @@ pub(crate) async fn run(
     operations: &[Operation],
     tally: &mut Tally,
 ) -> Option<Difference> {
-    let mut chosen = BTreeSet::new();
+    let (mut chosen, mut compacted) = (BTreeSet::new(), BTreeSet::new());
     for (at, operation) in operations.iter().enumerate() {
         let created = operation.created_watch();
         let is_next_to_chosen = created.is_some_and(|(stream, _)| {
@@ -98,9 +98,12 @@ pub(crate) async fn run(
         masks::apply(operation, &mut other);
         if one == other && one.may_be() {
             tally.add(operation, &one);
+            if let (Operation::Compact(request), Reply::Compact(_)) = (operation, &one) {
+                compacted.insert(request.revision);
+            }
             continue;
         }
-        let Some(explained) = explained::reason(operation, &one, &other) else {
+        let Some(explained) = explained::reason(operation, &one, &other, &compacted) else {
             let what = difference(&in_lines(&one), &in_lines(&other));
             return Some(Difference { at, what });
         };

@@ -60,6 +60,18 @@ impl Door {
         metadata: &MetadataMap,
         served_by: ServedBy,
     ) -> Result<(), EtcdError> {
+        self.admit_who(requires_leader(metadata), served_by)
+    }
+
+    /// The same, of a client that was asked before whether it requires a leader.
+    ///
+    /// # Errors
+    /// The same.
+    pub(super) fn admit_who(
+        &self,
+        requires_leader: bool,
+        served_by: ServedBy,
+    ) -> Result<(), EtcdError> {
         let status = self.0.node.status();
         // Others go on without it, and its clients are to ask them.
         if status.removed {
@@ -71,7 +83,7 @@ impl Door {
         if served_by == ServedBy::Voters && is_refused {
             return Err(EtcdError::NotSupportedForLearner);
         }
-        if requires_leader(metadata) && status.leader.is_none() {
+        if requires_leader && status.leader.is_none() {
             return Err(EtcdError::NoLeader);
         }
         Ok(())

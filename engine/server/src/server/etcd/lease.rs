@@ -195,9 +195,7 @@ impl Renewals {
         let Some(LeaseKeepAliveRequest { id }) = request else {
             return Ok(None);
         };
-        if self.requires_leader && self.door.serving().node.leader().is_none() {
-            return Err(EtcdError::NoLeader.into());
-        }
+        self.door.admit_who(self.requires_leader, ServedBy::All)?;
         // Of before: a client must not see the lease kept alive at a revision at which it was gone.
         let header = self.door.header();
         let keep = AskLeaseRequest {

@@ -8,6 +8,7 @@ use dengine_client::proto::{JoinRequest, Role};
 use dengine_etcd::etcdserverpb::cluster_client::ClusterClient;
 use dengine_etcd::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use dengine_etcd::etcdserverpb::kv_client::KvClient;
+use dengine_etcd::etcdserverpb::lease_client::LeaseClient;
 use dengine_etcd::etcdserverpb::maintenance_client::MaintenanceClient;
 use dengine_etcd::etcdserverpb::range_request::{SortOrder, SortTarget};
 use dengine_etcd::etcdserverpb::request_op::Request as Operation;
@@ -15,12 +16,15 @@ use dengine_etcd::etcdserverpb::response_op::Response as Done;
 use dengine_etcd::etcdserverpb::watch_client::WatchClient;
 use dengine_etcd::etcdserverpb::watch_request::RequestUnion;
 use dengine_etcd::etcdserverpb::{
-    CompactionRequest, Compare, DeleteRangeRequest, HashKvRequest, MemberListRequest,
-    MemberPromoteRequest, MemberRemoveRequest, MoveLeaderRequest, PutRequest, RangeRequest,
-    RangeResponse, RequestOp, StatusRequest, TxnRequest, WatchCreateRequest, WatchRequest,
+    CompactionRequest, Compare, DeleteRangeRequest, HashKvRequest, LeaseKeepAliveRequest,
+    MemberListRequest, MemberPromoteRequest, MemberRemoveRequest, MoveLeaderRequest, PutRequest,
+    RangeRequest, RangeResponse, RequestOp, StatusRequest, TxnRequest, WatchCreateRequest,
+    WatchRequest,
 };
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
@@ -543,6 +547,12 @@ async fn a_member_that_was_removed_serves_nobody() {
     let mut watching = WatchClient::new(channel(removed).await);
     let mut watched = watching.watch(requests).await.unwrap().into_inner();
     assert!(watched.message().await.unwrap().unwrap().created);
+    let (keep, kept) = mpsc::unbounded_channel();
+    let mut alive = Request::new(UnboundedReceiverStream::new(kept));
+    let requires = "true".parse().unwrap();
+    alive.metadata_mut().insert("hasleader", requires);
+    let mut leases = LeaseClient::new(channel(removed).await);
+    let alive = leases.lease_keep_alive(alive).await.unwrap();
     let id = removed.status().await.member_id;
     let mut members = ClusterClient::new(channel(removed).await);
     let left = members.member_remove(MemberRemoveRequest { id }).await;
@@ -559,6 +569,10 @@ async fn a_member_that_was_removed_serves_nobody() {
         (Code::Unavailable, stopped)
     );
     refused(kv.put(put("k", "1")).await, Code::Unavailable, stopped);
+    // Upon `no leader` clientv3 gives up those that require one.
+    keep.send(LeaseKeepAliveRequest { id: 7 }).unwrap();
+    let kept = alive.into_inner().message().await.map(Response::new);
+    refused(kept, Code::Unavailable, stopped);
     let serializable = RangeRequest {
         serializable: true,
         ..get("k")

@@ -62,6 +62,9 @@ pub(super) struct StreamTask<D: Dialect> {
     asks_no_more: bool,
     /// Since when the member cannot answer for its state being recent.
     cut_off_since: Option<Instant>,
+    /// It was taken for removed when it was last looked: a peer that knows no better may say so
+    /// until the leader is heard.
+    was_removed: bool,
 }
 
 /// What a watch of this stream has besides its place in history.
@@ -138,6 +141,7 @@ impl<D: Dialect> StreamTask<D> {
             progress_wanted: false,
             asks_no_more: false,
             cut_off_since: None,
+            was_removed: false,
         };
         on.spawn(async move {
             // Nobody listens any more: nothing is left to say.
@@ -481,7 +485,7 @@ impl<D: Dialect> StreamTask<D> {
     /// A member that hears of no leader tells nothing new, nor does one that was removed.
     fn check_cut_off(&mut self) -> Result<(), End> {
         let status = self.shared.node.status();
-        if status.removed {
+        if std::mem::replace(&mut self.was_removed, status.removed) && status.removed {
             return Err(End::Removed);
         }
         if status.ready {

@@ -198,6 +198,7 @@ mod tests {
             progress_wanted: false,
             asks_no_more: false,
             cut_off_since: None,
+            was_removed: false,
         };
         for id in ids {
             let spec = WatchSpec {
