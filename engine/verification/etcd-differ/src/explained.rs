@@ -462,7 +462,8 @@ mod tests {
             let found = hash_of_compaction(&asked, &kept, &made);
             assert_eq!(found, explained, "{kept:?} {made:?}");
             let found = reason(&asked, &kept, &made, &BTreeSet::from([3, 7, 9]));
-            assert_eq!(found.is_some(), explained);
+            // Either side may be the one that keeps it.
+            assert!(found.is_some() || !explained, "{kept:?} {made:?}");
             // It is the answer to any revision that is not compacted.
             let found = reason(&asked, &kept, &made, &BTreeSet::from([3, 9]));
             assert!(found.is_none(), "{kept:?} {made:?}");
