@@ -41,6 +41,15 @@ async fn cluster() -> Cluster {
     Cluster::form_with(3, Member::serve_etcd).await
 }
 
+/// One whose members clients of etcd may change.
+async fn with_changes() -> Cluster {
+    let changes = |member: &mut Member| {
+        member.serve_etcd();
+        member.add_args(["--etcd-membership", "change"]);
+    };
+    Cluster::form_with(3, changes).await
+}
+
 async fn channel(member: &Member) -> Channel {
     let port = member.etcd_port.expect("it serves clients of etcd");
     let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
@@ -510,11 +519,7 @@ async fn clients_of_etcd_change_no_members_unless_they_may() {
 /// etcd removes whoever leads; here it was refused, in words that say another reason.
 #[tokio::test]
 async fn a_member_that_leads_is_removed_too() {
-    let cluster = Cluster::form_with(3, |member| {
-        member.serve_etcd();
-        member.add_args(["--etcd-membership", "change"]);
-    })
-    .await;
+    let cluster = with_changes().await;
     let (leader, follower) = (cluster.leader().await, cluster.follower().await);
     let id = cluster.members[leader].status().await.member_id;
     let mut members = ClusterClient::new(channel(&cluster.members[follower]).await);
@@ -528,11 +533,7 @@ async fn a_member_that_leads_is_removed_too() {
 /// clients give up for good, and watches got nothing any more.
 #[tokio::test]
 async fn a_member_that_was_removed_serves_nobody() {
-    let cluster = Cluster::form_with(3, |member| {
-        member.serve_etcd();
-        member.add_args(["--etcd-membership", "change"]);
-    })
-    .await;
+    let cluster = with_changes().await;
     let removed = &cluster.members[cluster.follower().await];
     let mut kv = kv(removed).await;
     kv.put(put("k", "0")).await.unwrap();
@@ -635,11 +636,7 @@ async fn a_learner_that_is_ready_serves_every_call() {
 
 #[tokio::test]
 async fn the_cluster_is_known_and_its_lead_is_handed_over() {
-    let cluster = Cluster::form_with(3, |member| {
-        member.serve_etcd();
-        member.add_args(["--etcd-membership", "change"]);
-    })
-    .await;
+    let cluster = with_changes().await;
     let (leader, follower) = (cluster.leader().await, cluster.follower().await);
     let (leader, follower) = (&cluster.members[leader], &cluster.members[follower]);
     let mut members = ClusterClient::new(channel(follower).await);
