@@ -197,8 +197,8 @@ fn merge(report: &mut Report) -> Result<()> {
 fn load(result: &RunResult) -> String {
     let shape = &result.shape;
     format!(
-        "{} requests, {} over {}, {}",
-        summary::grouped(shape.total),
+        "{}, {} over {}, {}",
+        summary::requests_in_words(shape),
         summary::counted(shape.clients, "client"),
         summary::counted(shape.connections, "connection"),
         summary::load_in_words(shape)

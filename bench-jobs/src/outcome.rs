@@ -355,6 +355,7 @@ pub(crate) mod tests {
                 connections: 10,
                 clients: 100,
                 total: 1000,
+                at_least_seconds: None,
                 key_size: 8,
                 key_folder_size: 0,
                 value_size: 256,

@@ -26,13 +26,15 @@ pub fn list() -> String {
 fn line(workload: &NamedWorkload) -> String {
     let shape = workload.shape();
     let rate = shape.rate.map(|rate| format!(", {rate} per second"));
+    let at_least = shape.at_least_seconds.map(|it| format!(" and for {it} s at least"));
     format!(
-        "{:<18}{:>14} over {:>15},{:>8} requests{}: {}",
+        "{:<18}{:>14} over {:>15},{:>8} requests{}{}: {}",
         workload.name,
         counted(shape.clients, "client"),
         counted(shape.connections, "connection"),
         grouped(shape.total),
         rate.unwrap_or_default(),
+        at_least.unwrap_or_default(),
         load_in_words(&shape)
     )
 }

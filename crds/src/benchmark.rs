@@ -42,6 +42,8 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
     && self.connections == oldSelf.connections \
     && self.clients == oldSelf.clients \
     && self.total == oldSelf.total \
+    && (has(self.atLeastSeconds) ? has(oldSelf.atLeastSeconds) \
+    && self.atLeastSeconds == oldSelf.atLeastSeconds : !has(oldSelf.atLeastSeconds)) \
     && self.keySize == oldSelf.keySize \
     && self.valueSize == oldSelf.valueSize \
     && self.keySpace == oldSelf.keySpace \
@@ -141,6 +143,10 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
     .message("clients times watchers must be at most 100000"))]
 #[x_kube(validation = Rule::new("self.total >= self.clients")
     .message("total must be at least clients: a client without a request measures nothing"))]
+#[x_kube(validation = Rule::new("!has(self.atLeastSeconds) || \
+    (has(self.workload) && self.workload != 'list')")
+    .message("atLeastSeconds is for one workload, and not for list, whose rate says how long it \
+        takes: a profile has its own"))]
 #[x_kube(validation = Rule::new(MEASURED_STAYS)
     .message("what is measured changes only together with runId, so that a result always belongs \
         to the spec it was measured with"))]
@@ -248,6 +254,10 @@ pub struct DEngineBenchmarkSpec {
     #[serde(default = "default_total")]
     #[schemars(range(min = 1, max = 1_000_000_000_i64))]
     pub total: u64,
+    /// Requests go on for so long where `total` takes less; keys that are used up begin again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub at_least_seconds: Option<u32>,
     /// Bytes of each key.
     #[serde(default = "default_key_size")]
     #[schemars(range(min = 1, max = 65_536))]

@@ -8,6 +8,7 @@ use dengine_bench::keys::{self, Keys, Order};
 use dengine_bench::load::{self, Measured, Operation, Part, Plan};
 use dengine_bench::outcome::{self, Frame};
 use dengine_bench::progress::Progress;
+use dengine_bench::servers::Servers;
 use dengine_bench::target::Access;
 use dengine_bench_model::results::{
     Preload, Protocol, ReadConsistency, RunResult, Shape, Workload,
@@ -17,6 +18,8 @@ use crate::cli::Cli;
 use crate::cluster::{Cluster, Direct};
 use crate::syncs::Syncs;
 
+/// How long the members may take to be idle once the keys are written.
+const SETTLE_LIMIT: Duration = Duration::from_secs(300);
 /// For watches, which no embedded load has.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Why some workloads are not measured here.
@@ -74,6 +77,8 @@ impl<'a> Bench<'a> {
         let mut frame = self.frame(task)?;
         if matches!(shape.workload, Workload::Range | Workload::Mixed) {
             frame.preload = self.fill(task, &leader).await?;
+            // Followers still apply, and all merge, what was written.
+            frame.settling = Servers::new(&[std::process::id()])?.settle(SETTLE_LIMIT).await;
         }
         self.warm_up(task, &leader, &mut frame).await?;
         let mut results = Vec::new();
@@ -172,6 +177,7 @@ impl<'a> Bench<'a> {
     ) -> Result<RunResult> {
         let shape = &task.shape;
         let mut plan = self.plan(shape, shape.total);
+        plan.at_least = shape.at_least();
         plan.keys = plan.keys.shifted(keys::of_repetition(shape, repetition));
         let before = self.syncs.so_far();
         frame.started_at = jiff::Timestamp::now();
@@ -200,6 +206,7 @@ impl<'a> Bench<'a> {
             clients: u64::from(shape.clients),
             part: Part::WHOLE,
             total,
+            at_least: None,
             ends_after: None,
             rate: shape.rate,
             keys: self.keys(shape, keys::space(shape), Order::of(shape)),

@@ -12,6 +12,10 @@ const T4_KEY_SIZE: u32 = 64;
 /// Bytes of each value of a named workload, unless its profile is about another size.
 pub const VALUE_SIZE: u32 = 256;
 
+/// Requests of a workload that is to last go on for so long: what begins and ends with the load
+/// is then a small part of it, however fast the system.
+pub const LASTS_SECONDS: f64 = 5.0;
+
 /// How many times less CPU time than etcd's the servers set out to spend on a request, in workloads
 /// that have a goal.
 pub const SERVER_CPU_GOAL: f64 = 5.0;
@@ -39,6 +43,8 @@ pub struct NamedWorkload {
     pub clients: u32,
     /// Requests over all clients.
     pub total: u64,
+    /// For so long they go on where those take less.
+    pub at_least_seconds: Option<f64>,
     /// Which keys are used.
     pub keys: Keys,
     /// Requests wanted per second over all clients; `None`: as fast as the answers come.
@@ -110,7 +116,7 @@ pub const BASIC: &str = "basic";
 #[rustfmt::skip]
 pub const PROFILES: [Profile; 9] = [
     Profile { name: "standard", about: "the six workloads of d-engine's report: one client, then \
-        1000 over 200 connections", workloads: &[
+        1000 over 200 connections", workloads: &lasting([
         // name                 does              conns clients    total      keys            goal
         workload("single-write",      Put,                  1,      1,     10_000, InOrder,           Some(4.0)),
         workload("write",             Put,                200,  1_000,    100_000, InOrder,           Some(7.0)),
@@ -118,7 +124,7 @@ pub const PROFILES: [Profile; 9] = [
         workload("lease-read",        Get(Lease),         200,  1_000,    100_000, InOrder,           Some(8.0)),
         workload("eventual-read",     Get(Eventual),      200,  1_000,    100_000, InOrder,           Some(8.0)),
         workload("hot-key-read",      Get(Linearizable),  200,  1_000,    100_000, OutOf(10),         Some(8.0)),
-    ]},
+    ])},
     Profile { name: "quick", about: "the same six with fewer requests: under a minute", workloads: &[
         workload("single-write",      Put,                  1,      1,      1_000, InOrder,           Some(4.0)),
         workload("write",             Put,                200,  1_000,     10_000, InOrder,           Some(7.0)),
@@ -128,21 +134,21 @@ pub const PROFILES: [Profile; 9] = [
         workload("hot-key-read",      Get(Linearizable),  200,  1_000,     20_000, OutOf(10),         Some(8.0)),
     ]},
     Profile { name: "small", about: "the earlier shape of that report: 100 clients over 10 \
-        connections", workloads: &[
+        connections", workloads: &lasting([
         workload("single-write",      Put,                  1,      1,     10_000, InOrder,           Some(4.0)),
         workload("write",             Put,                 10,    100,    100_000, InOrder,           None),
         workload("linearizable-read", Get(Linearizable),   10,    100,    100_000, InOrder,           None),
         workload("lease-read",        Get(Lease),          10,    100,    100_000, InOrder,           None),
         workload("eventual-read",     Get(Eventual),       10,    100,    100_000, InOrder,           None),
         workload("hot-key-read",      Get(Linearizable),   10,    100,    100_000, OutOf(10),         None),
-    ]},
+    ])},
     Profile { name: "dense", about: "1000 clients over 10 connections: what sharing a connection \
-        gains", workloads: &[
+        gains", workloads: &lasting([
         workload("write",             Put,                 10,  1_000,    100_000, InOrder,           None),
         workload("linearizable-read", Get(Linearizable),   10,  1_000,    100_000, InOrder,           Some(12.0)),
         workload("lease-read",        Get(Lease),          10,  1_000,    100_000, InOrder,           None),
         workload("eventual-read",     Get(Eventual),       10,  1_000,    100_000, InOrder,           None),
-    ]},
+    ])},
     Profile { name: "basic", about: "one client and many, reads beside writes, and watches; also \
         one by one with --workload", workloads: &[
         workload("seq-put",           Put,                  1,      1,      5_000, InOrder,           None),
@@ -163,15 +169,15 @@ pub const PROFILES: [Profile; 9] = [
         t4(workload("watch",          Watch(1),             1,      1,     50_000, OutOf(1),          None)),
     ]},
     Profile { name: "growth", about: "the loaded workloads on ten million keys; filling them takes \
-        minutes", workloads: &[
+        minutes", workloads: &lasting([
         workload("linearizable-read", Get(Linearizable),  200,  1_000,    100_000, OutOf(10_000_000), None),
         workload("eventual-read",     Get(Eventual),      200,  1_000,    100_000, OutOf(10_000_000), None),
         workload("mixed",             Mixed(50),          200,  1_000,    100_000, OutOf(10_000_000), None),
         workload("write",             Put,                200,  1_000,    100_000, OutOf(10_000_000), None),
-    ]},
+    ])},
     Profile { name: "extra", about: "what the others leave out: Kubernetes' Lease renewals, values \
         of 64 KiB and 1 MiB, 1000 watches of one key, how soon followers show a write, lists of \
-        100,000 objects, and writes while a million keys are listed", workloads: &[
+        100,000 objects, and writes while a million keys are listed", workloads: &lasting([
         workload("lease-renewal",     Swap,                10,    100,    100_000, OutOf(100),        Some(5.0)),
         // Few keys, for the disk holds each of them and some history; together 650 MiB are written.
         of_bytes(64 << 10,
@@ -190,9 +196,9 @@ pub const PROFILES: [Profile; 9] = [
             workload("paced-write",   List(0),             10,     10,     30_000, OutOf(1_000_000),  None)),
         within(P99Goal::Times(2.0, "paced-write"), at_rate(1_000.0,
             workload("list-while-writing", List(1),        10,     10,     30_000, OutOf(1_000_000),  None))),
-    ]},
+    ])},
     Profile { name: "etcd", about: "what clients of etcd do, with nothing that only DEngine has: \
-        with --wire etcd the same client loads both", workloads: &[
+        with --wire etcd the same client loads both", workloads: &lasting([
         workload("single-write",      Put,                  1,      1,      2_000, InOrder,           None),
         workload("write",             Put,                200,  1_000,     50_000, InOrder,           None),
         workload("linearizable-read", Get(Linearizable),  200,  1_000,     50_000, InOrder,           None),
@@ -203,7 +209,7 @@ pub const PROFILES: [Profile; 9] = [
         // The last, for it makes its keys sixteen times as large.
         of_bytes(4 << 10,
             workload("paged-list",    Scan(None),           1,      1,          5, OutOf(100_000),    None)),
-    ]},
+    ])},
 ];
 
 const fn workload(
@@ -221,6 +227,7 @@ const fn workload(
         connections,
         clients,
         total,
+        at_least_seconds: None,
         keys,
         rate: None,
         key_size: KEY_SIZE,
@@ -228,6 +235,20 @@ const fn workload(
         goal,
         p99_goal: None,
     }
+}
+
+/// The same, and requests go on until [`LASTS_SECONDS`] have passed; not of what has a rate, which
+/// says how long it takes, nor of lists of everything, of which each takes seconds.
+const fn lasting<const N: usize>(mut workloads: [NamedWorkload; N]) -> [NamedWorkload; N] {
+    let mut place = 0;
+    while place < N {
+        let workload = &mut workloads[place];
+        if workload.rate.is_none() && !matches!(workload.does, Scan(None)) {
+            workload.at_least_seconds = Some(LASTS_SECONDS);
+        }
+        place += 1;
+    }
+    workloads
 }
 
 const fn t4(workload: NamedWorkload) -> NamedWorkload {
@@ -315,6 +336,7 @@ impl NamedWorkload {
             connections: self.connections,
             clients: self.clients,
             total: self.total,
+            at_least_seconds: self.at_least_seconds,
             key_size: self.key_size,
             key_folder_size: 0,
             value_size: self.value_size,
@@ -368,6 +390,20 @@ mod tests {
         assert_eq!(total("t4/mixed"), Some(50_000));
         assert_eq!(total("standard/hot-key-read"), Some(100_000));
         assert_eq!((total("hot-key-read"), total("t5/mixed")), (None, None));
+    }
+
+    #[test]
+    fn all_but_what_is_short_by_its_purpose_lasts() {
+        let short = ["quick", "basic", "t4"];
+        for profile in &PROFILES {
+            for workload in profile.workloads {
+                let takes_its_time = workload.rate.is_some() || workload.does == Scan(None);
+                let lasts = !takes_its_time && !short.contains(&profile.name);
+                let expected = lasts.then_some(LASTS_SECONDS);
+                let name = (profile.name, workload.name);
+                assert_eq!(workload.shape().at_least_seconds, expected, "{name:?}");
+            }
+        }
     }
 
     #[test]
@@ -466,6 +502,7 @@ mod tests {
         for (standard, quick) in standard.iter().zip(quick) {
             let same = NamedWorkload {
                 total: standard.total,
+                at_least_seconds: standard.at_least_seconds,
                 ..*quick
             };
             assert_eq!(same, *standard);

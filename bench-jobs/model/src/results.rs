@@ -2,6 +2,8 @@
 //! of its workloads. `--json` writes exactly this, a Job posts exactly this to `status.runs`, and
 //! `compare` and `report` read it.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// Everything that one run of dengine-bench measured.
@@ -486,8 +488,11 @@ pub struct Shape {
     pub connections: u32,
     /// Clients, each with one request in flight.
     pub clients: u32,
-    /// Requests over all clients.
+    /// Requests over all clients; more, if `at_least_seconds` had them go on.
     pub total: u64,
+    /// For so long requests go on where `total` takes less; absent where they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least_seconds: Option<f64>,
     /// Bytes of each key, without the prefix of the run.
     pub key_size: u32,
     /// Bytes of the run's prefix, which precedes each key.
@@ -519,6 +524,12 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// For how long requests go on where [`total`](Self::total) takes less.
+    #[must_use]
+    pub fn at_least(&self) -> Option<Duration> {
+        self.at_least_seconds.map(Duration::from_secs_f64)
+    }
+
     /// Watches of each client's key; they matter to watch workloads alone.
     #[must_use]
     pub fn watches_each(&self) -> u32 {

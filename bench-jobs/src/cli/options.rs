@@ -132,9 +132,19 @@ pub struct LoadOptions {
     /// Clients, all at work at once, each with one request in flight; at least --conns [default: 1]
     #[arg(long, global = true, value_name = "N", help_heading = "Load")]
     pub clients: Option<u32>,
-    /// Requests over all clients, exactly; at least --clients [default: 10000]
+    /// Requests over all clients, exactly unless --at-least has them go on; at least --clients
+    /// [default: 10000]
     #[arg(long, global = true, value_name = "N", help_heading = "Load")]
     pub total: Option<u64>,
+    /// Go on for so long, such as 30s, where --total takes less; keys that are used up begin again
+    #[arg(
+        long,
+        global = true,
+        value_name = "TIME",
+        value_parser = parse_duration,
+        help_heading = "Load"
+    )]
+    pub at_least: Option<Duration>,
     /// Bytes of each key [default: 8]
     #[arg(long, global = true, value_name = "BYTES", help_heading = "Load")]
     pub key_size: Option<u32>,
@@ -336,6 +346,12 @@ impl LoadOptions {
             None => shape.connections.min(carried),
         };
         shape.total = self.total.unwrap_or(shape.total);
+        shape.at_least_seconds = match (self.at_least, self.rate) {
+            (Some(time), _) => Some(time.as_secs_f64()),
+            // At a rate the number of requests says how long it takes.
+            (None, Some(_)) => None,
+            (None, None) => shape.at_least_seconds,
+        };
         shape.key_size = self.key_size.unwrap_or(shape.key_size);
         shape.value_size = self.value_size.unwrap_or(shape.value_size);
         shape.key_space = self.key_space.unwrap_or(shape.key_space);
@@ -367,6 +383,7 @@ impl LoadOptions {
             ("--conns", self.conns.is_some()),
             ("--clients", self.clients.is_some()),
             ("--total", self.total.is_some()),
+            ("--at-least", self.at_least.is_some()),
             ("--key-size", self.key_size.is_some()),
             ("--value-size", self.value_size.is_some()),
             ("--key-space", self.key_space.is_some()),

@@ -237,6 +237,7 @@ pub(super) fn plain(consistency: Option<ReadConsistency>) -> Shape {
         connections: 1,
         clients: 1,
         total: 10_000,
+        at_least_seconds: None,
         key_size: 8,
         key_folder_size: 0,
         value_size: 256,
@@ -279,6 +280,10 @@ fn check_shape(shape: &Shape, repeat: u32) -> Result<(), clap::Error> {
                 shape.clients, shape.total
             )
         },
+    )?;
+    require(
+        shape.at_least_seconds.is_none() || shape.rate.is_none(),
+        || "--at-least is not for a load at a --rate: --total says how long that takes".to_owned(),
     )?;
     require(
         (1..=65_536).contains(&shape.key_size) && shape.value_size <= 16 << 20,

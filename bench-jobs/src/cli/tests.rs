@@ -119,6 +119,12 @@ fn contradictions_are_named() {
         ("put --total 100 --key-size 2 --repeat 3", "--key-size"),
         ("put --timeout 0", "--timeout"),
         ("put --rate 0", "--rate"),
+        ("put --rate 9 --at-least 5s", "--at-least"),
+        (
+            "run --workload extra/paced-write --at-least 5s",
+            "--at-least",
+        ),
+        ("run --profile quick --at-least 5s", "--at-least"),
         ("put --repeat 0", "--repeat"),
         ("put --protocol etcd --wire unary", "--wire"),
         #[cfg(feature = "kubernetes")]
@@ -256,6 +262,17 @@ fn flags_replace_what_a_single_workload_says() {
     );
     assert_eq!((mixed.connections, mixed.clients, mixed.total), (4, 4, 50));
     assert_eq!(mixed.rate, Some(10.0));
+}
+
+#[test]
+fn how_long_a_workload_lasts_can_be_said_unless_its_rate_says_so() {
+    let at_least = |flags| shape(&format!("dengine-bench run --workload {flags}")).at_least();
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    assert_eq!(at_least("mixed"), None);
+    assert_eq!(at_least("mixed --at-least 90s"), seconds(90));
+    assert_eq!(at_least("standard/write"), seconds(5));
+    assert_eq!(at_least("standard/write --at-least 30"), seconds(30));
+    assert_eq!(at_least("standard/write --rate 1000"), None);
 }
 
 #[test]

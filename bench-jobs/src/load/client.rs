@@ -104,8 +104,10 @@ impl<W: Way> Client<W> {
         let mut wanted = started;
         let mut last = started;
         let ends = self.plan.ends_after.map(|time| started + time);
-        for number in numbers(self.index, self.plan.clients, self.plan.total) {
-            if ends.is_some_and(|ends| last >= ends) {
+        let goes_on = self.plan.at_least.map(|time| started + time);
+        for number in numbers(self.index, self.plan.clients, u64::MAX) {
+            let all_sent = number >= self.plan.total && goes_on.is_none_or(|until| last >= until);
+            if all_sent || ends.is_some_and(|ends| last >= ends) {
                 break;
             }
             if let Some(pace) = &pace {

@@ -62,8 +62,10 @@ pub struct Plan {
     pub clients: u64,
     /// Which of them this process is; all the others are elsewhere.
     pub part: Part,
-    /// Requests over all clients, exactly.
+    /// Requests over all clients, exactly, unless `at_least` has them go on.
     pub total: u64,
+    /// Each client goes on after its part of `total` until this long after the start.
+    pub at_least: Option<Duration>,
     /// Each client stops after its first request that ends so long after the start, whatever
     /// `total` says.
     pub ends_after: Option<Duration>,
@@ -219,7 +221,11 @@ async fn run_clients<W: Way>(
         Some(time) => progress.follow_time(time),
         None => {
             let total = plan.part.requests(plan.clients, plan.total);
-            progress.follow(total, move || watched.finished())
+            let in_time = plan.at_least.map(|time| move || part_of(started, time));
+            progress.follow(total, move || {
+                let by_time = in_time.map_or(1.0, |in_time| in_time());
+                watched.finished().min((total as f64 * by_time) as u64)
+            })
         }
     };
     let mut ended = started;
@@ -240,6 +246,11 @@ async fn run_clients<W: Way>(
             }
         }
     }
+}
+
+/// How much of so long a time has passed since then, 1 at most.
+fn part_of(since: Instant, time: Duration) -> f64 {
+    (since.elapsed().as_secs_f64() / time.as_secs_f64()).min(1.0)
 }
 
 #[cfg(test)]

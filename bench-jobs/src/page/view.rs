@@ -6,7 +6,9 @@ use dengine_bench_model::results::RunResult;
 use super::chart::{self, Axes, Tick};
 use crate::compare::columns::{self, SERVER_CPU, THROUGHPUT};
 use crate::compare::{Cell, Named, Row, rows};
-use crate::summary::{self, counted, engine, grouped, load_in_words, machine_in_words, whole};
+use crate::summary::{
+    self, counted, engine, load_in_words, machine_in_words, requests_in_words, whole,
+};
 
 #[derive(Template)]
 #[template(path = "report.html")]
@@ -226,8 +228,8 @@ fn workload(reports: &[Named], row: &Row<'_>) -> Workload {
     Workload {
         name: row.name.to_owned(),
         load: format!(
-            "{} requests, {} over {}{rate}: {}",
-            grouped(shape.total),
+            "{}, {} over {}{rate}: {}",
+            requests_in_words(shape),
             counted(shape.clients, "client"),
             counted(shape.connections, "connection"),
             load_in_words(shape)

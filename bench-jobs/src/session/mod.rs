@@ -340,6 +340,7 @@ impl<'a> Session<'a> {
             clients: u64::from(shape.clients),
             part: Part::WHOLE,
             total,
+            at_least: None,
             ends_after: None,
             rate: shape.rate,
             keys: self.keys(keys::space(shape), shape, Order::of(shape)),
@@ -389,6 +390,7 @@ impl Session<'_> {
         match repetition {
             Some(repetition) => {
                 let mut plan = self.plan(shape, shape.total);
+                plan.at_least = shape.at_least();
                 plan.keys = plan.keys.shifted(keys::of_repetition(shape, repetition));
                 (plan, "measuring")
             }

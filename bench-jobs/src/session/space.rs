@@ -18,6 +18,10 @@ const HISTORY_SECONDS: f64 = 300.0;
 const HISTORY_OF_VOLUME: u64 = 4;
 /// A store that is compacted needs room for this part of itself once more.
 const COMPACTION: u64 = 4;
+/// What writes where time, not number, has requests go on: no more than this in a second, of all
+/// clients and of each.
+const FASTEST: u64 = 50_000;
+const FASTEST_OF_ONE: u64 = 2_000;
 /// Less is not worth a question.
 const ALWAYS_FITS_BYTES: u64 = 16 << 20;
 
@@ -87,7 +91,10 @@ fn writes(shape: &Shape, repeat: u32) -> u64 {
         Workload::Range | Workload::Scan => 0,
         Workload::Mixed => 100 - u64::from(shape.read_percent.unwrap_or(50).min(100)),
     };
-    (shape.total * share / 100).saturating_mul(repeat.into())
+    let fastest = FASTEST.min(FASTEST_OF_ONE.saturating_mul(shape.clients.into()));
+    let in_time = shape.at_least_seconds.unwrap_or(0.0) * fastest as f64;
+    let requests = shape.total.max(in_time as u64);
+    (requests * share / 100).saturating_mul(repeat.into())
 }
 
 /// Refuses what would fill the disk of the member that has the least room, and what may.

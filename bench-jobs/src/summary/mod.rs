@@ -62,6 +62,9 @@ fn write_setup(out: &mut String, result: &RunResult) -> fmt::Result {
             .unwrap_or("not told by the target"),
     )?;
     line(out, "Workload", &load_in_words(shape))?;
+    if shape.at_least_seconds.is_some() {
+        line(out, "Requests", &requests_in_words(shape))?;
+    }
     let clients = grouped(shape.clients.into());
     let connections = counted(shape.connections, "connection");
     let place = if result.target_leader {
@@ -137,6 +140,15 @@ pub fn engine(result: &RunResult) -> String {
         Protocol::Echo => "echo",
     };
     format!("{name} {version}")
+}
+
+/// How many requests there are.
+#[must_use]
+pub fn requests_in_words(shape: &Shape) -> String {
+    let at_least = shape.at_least_seconds;
+    let for_longer = at_least.map(|seconds| format!(" and for {seconds} s at least"));
+    let total = grouped(shape.total);
+    format!("{total} requests{}", for_longer.unwrap_or_default())
 }
 
 /// What each request does.

@@ -445,6 +445,19 @@ async fn a_profile_measures_all_of_its_workloads_in_order() {
     assert!(ran.stderr.contains("| hot-key-read"), "{}", ran.stderr);
 }
 
+/// More than there are keys, so it uses them again.
+#[tokio::test]
+async fn a_load_goes_on_for_as_long_as_it_is_to_last_at_least() {
+    let peer = Peer::under(Load::default()).await;
+    let load = "put --clients 2 --total 4 --warm-up 0 --at-least 300ms";
+    let (status, measured, summary) = result(&peer.address, load).await;
+    assert_eq!(status, 0, "{summary}");
+    assert!(measured.total_seconds >= 0.3, "{}", measured.total_seconds);
+    assert!(measured.requests > 4 && measured.errors == 0, "{summary}");
+    assert_eq!(measured.shape.at_least_seconds, Some(0.3));
+    assert!(summary.contains("and for 0.3 s at least"), "{summary}");
+}
+
 /// It is told before, for there may be no time to delete them; and once more when they are gone.
 #[tokio::test]
 async fn a_mixed_load_reads_and_writes() {

@@ -13,6 +13,7 @@ pub(crate) fn result(errors: u64) -> RunResult {
             connections: 1,
             clients: 1,
             total: 10,
+            at_least_seconds: None,
             key_size: 8,
             key_folder_size: 0,
             value_size: 8,

@@ -246,6 +246,9 @@ fn shape(spec: &DEngineBenchmarkSpec, workload: Workload) -> Vec<String> {
         format!("--key-size={}", spec.key_size),
         format!("--value-size={}", spec.value_size),
     ];
+    if let Some(seconds) = spec.at_least_seconds {
+        args.push(format!("--at-least={seconds}s"));
+    }
     if spec.key_space > 0 {
         args.push(format!("--key-space={}", spec.key_space));
     }
@@ -310,14 +313,15 @@ mod tests {
              --report-to=test/demo-write --run-id=1"
         );
         let range = benchmark(
-            "{workload: range, keySpace: 5, sequentialKeys: true, keyPrefix: p/, target: {etcd: \
-             {endpoints: [a, b]}}}",
+            "{workload: range, atLeastSeconds: 30, keySpace: 5, sequentialKeys: true, keyPrefix: p/, \
+             target: {etcd: {endpoints: [a, b]}}}",
         );
         assert_eq!(
             args(&range).join(" "),
             "range --protocol=etcd --endpoints=a --endpoints=b --conns=10 --clients=100 \
-             --total=10000 --key-size=8 --value-size=256 --key-space=5 --sequential-keys \
-             --consistency=l --key-prefix=p/ --timeout=600s --report-to=test/demo-write --run-id=1"
+             --total=10000 --key-size=8 --value-size=256 --at-least=30s --key-space=5 \
+             --sequential-keys --consistency=l --key-prefix=p/ --timeout=600s \
+             --report-to=test/demo-write --run-id=1"
         );
         let swap = benchmark("{workload: swap, target: {clusterRef: {name: demo}}}");
         assert_eq!(args(&swap)[0], "swap");
