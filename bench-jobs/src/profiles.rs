@@ -26,7 +26,9 @@ pub fn list() -> String {
 fn line(workload: &NamedWorkload) -> String {
     let shape = workload.shape();
     let rate = shape.rate.map(|rate| format!(", {rate} per second"));
-    let at_least = shape.at_least_seconds.map(|it| format!(" and for {it} s at least"));
+    let at_least = shape
+        .at_least_seconds
+        .map(|it| format!(" and for {it} s at least"));
     format!(
         "{:<18}{:>14} over {:>15},{:>8} requests{}{}: {}",
         workload.name,

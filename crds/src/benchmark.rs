@@ -147,6 +147,9 @@ const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == old
     (has(self.workload) && self.workload != 'list')")
     .message("atLeastSeconds is for one workload, and not for list, whose rate says how long it \
         takes: a profile has its own"))]
+#[x_kube(validation = Rule::new("!has(self.atLeastSeconds) || \
+    self.atLeastSeconds < self.timeoutSeconds")
+    .message("atLeastSeconds must be less than timeoutSeconds, after which the run is stopped"))]
 #[x_kube(validation = Rule::new(MEASURED_STAYS)
     .message("what is measured changes only together with runId, so that a result always belongs \
         to the spec it was measured with"))]

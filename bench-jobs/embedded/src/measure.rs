@@ -19,7 +19,7 @@ use crate::cluster::{Cluster, Direct};
 use crate::syncs::Syncs;
 
 /// How long the members may take to be idle once the keys are written.
-const SETTLE_LIMIT: Duration = Duration::from_secs(300);
+const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 /// For watches, which no embedded load has.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Why some workloads are not measured here.
@@ -78,7 +78,9 @@ impl<'a> Bench<'a> {
         if matches!(shape.workload, Workload::Range | Workload::Mixed) {
             frame.preload = self.fill(task, &leader).await?;
             // Followers still apply, and all merge, what was written.
-            frame.settling = Servers::new(&[std::process::id()])?.settle(SETTLE_LIMIT).await;
+            frame.settling = Servers::new(&[std::process::id()])?
+                .settle(SETTLE_LIMIT)
+                .await;
         }
         self.warm_up(task, &leader, &mut frame).await?;
         let mut results = Vec::new();

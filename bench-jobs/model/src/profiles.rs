@@ -16,6 +16,9 @@ pub const VALUE_SIZE: u32 = 256;
 /// is then a small part of it, however fast the system.
 pub const LASTS_SECONDS: f64 = 5.0;
 
+/// Values from this size on are a matter of the disk.
+const LARGE_VALUE_BYTES: u32 = 64 << 10;
+
 /// How many times less CPU time than etcd's the servers set out to spend on a request, in workloads
 /// that have a goal.
 pub const SERVER_CPU_GOAL: f64 = 5.0;
@@ -237,13 +240,13 @@ const fn workload(
     }
 }
 
-/// The same, and requests go on until [`LASTS_SECONDS`] have passed; not of what has a rate, which
-/// says how long it takes, nor of lists of everything, of which each takes seconds.
+/// The same, and requests go on until [`LASTS_SECONDS`] have passed, where that
+/// [may be](NamedWorkload::may_last).
 const fn lasting<const N: usize>(mut workloads: [NamedWorkload; N]) -> [NamedWorkload; N] {
     let mut place = 0;
     while place < N {
         let workload = &mut workloads[place];
-        if workload.rate.is_none() && !matches!(workload.does, Scan(None)) {
+        if workload.may_last() {
             workload.at_least_seconds = Some(LASTS_SECONDS);
         }
         place += 1;
@@ -301,6 +304,15 @@ impl Profile {
 }
 
 impl NamedWorkload {
+    /// Whether more requests of this kind are the same load. Not where each inserts a key, for
+    /// there are no more, and they would overwrite; nor of a rate, which says how long it takes.
+    /// Lists of everything take seconds each, and large values would fill disks.
+    const fn may_last(&self) -> bool {
+        let inserts = matches!((self.does, self.keys), (Put, InOrder));
+        let takes_its_time = self.rate.is_some() || matches!(self.does, Scan(None));
+        !inserts && !takes_its_time && self.value_size < LARGE_VALUE_BYTES
+    }
+
     /// The load in full.
     #[must_use]
     pub fn shape(&self) -> Shape {
@@ -397,12 +409,27 @@ mod tests {
         let short = ["quick", "basic", "t4"];
         for profile in &PROFILES {
             for workload in profile.workloads {
-                let takes_its_time = workload.rate.is_some() || workload.does == Scan(None);
-                let lasts = !takes_its_time && !short.contains(&profile.name);
+                let lasts = workload.may_last() && !short.contains(&profile.name);
                 let expected = lasts.then_some(LASTS_SECONDS);
                 let name = (profile.name, workload.name);
                 assert_eq!(workload.shape().at_least_seconds, expected, "{name:?}");
             }
+        }
+    }
+
+    #[test]
+    fn what_inserts_keys_or_fills_disks_does_not_last() {
+        let lasts = |name| workload_named(name).unwrap().at_least_seconds.is_some();
+        for name in ["standard/lease-read", "growth/write", "extra/lease-renewal"] {
+            assert!(lasts(name), "{name}");
+        }
+        for name in [
+            "standard/write",
+            "extra/put-64k",
+            "etcd/paged-list",
+            "extra/paced-write",
+        ] {
+            assert!(!lasts(name), "{name}");
         }
     }
 

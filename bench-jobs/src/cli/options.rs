@@ -152,7 +152,7 @@ pub struct LoadOptions {
     #[arg(long, global = true, value_name = "BYTES", help_heading = "Load")]
     pub value_size: Option<u32>,
     /// Different keys; each request draws one at random (or the next, with --sequential-keys). 0:
-    /// as many as requests, each used once, in random order [default: 0]
+    /// as many as --total, each used once before any is again, in random order [default: 0]
     #[arg(long, global = true, value_name = "N", help_heading = "Load")]
     pub key_space: Option<u64>,
     /// Where the keys lie: below PREFIX, each run in a folder of its own, which is deleted when the
@@ -346,11 +346,11 @@ impl LoadOptions {
             None => shape.connections.min(carried),
         };
         shape.total = self.total.unwrap_or(shape.total);
-        shape.at_least_seconds = match (self.at_least, self.rate) {
-            (Some(time), _) => Some(time.as_secs_f64()),
-            // At a rate the number of requests says how long it takes.
-            (None, Some(_)) => None,
-            (None, None) => shape.at_least_seconds,
+        shape.at_least_seconds = match self.at_least {
+            Some(time) => Some(time.as_secs_f64()),
+            // Who says how many requests there are means so many, and at a rate they say how long.
+            None if self.total.is_some() || self.rate.is_some() => None,
+            None => shape.at_least_seconds,
         };
         shape.key_size = self.key_size.unwrap_or(shape.key_size);
         shape.value_size = self.value_size.unwrap_or(shape.value_size);

@@ -60,6 +60,11 @@ impl Cli {
         self.check_that_something_is_measured()?;
         self.check_pods()?;
         check_shapes(&self.tasks(), self.options.load.repeat)?;
+        let timeout = self.options.timeout;
+        let at_least = self.options.load.at_least.unwrap_or_default();
+        require(at_least < timeout, || {
+            format!("--at-least {at_least:?} is not less than the --timeout, {timeout:?}")
+        })?;
         require(
             self.options.protocol == ProtocolArg::Dengine || self.options.wire.is_none(),
             || "--wire is about DEngine; others have no choice: leave it out".to_owned(),
@@ -167,6 +172,7 @@ impl RunArgs {
             own.listers.is_none() || any(|shape| shape.workload == Workload::List),
             || "--listers is about lists: use it with extra/list-while-writing".to_owned(),
         )?;
+        check_shapes(&tasks, load.repeat)?;
         let mut names = HashSet::new();
         let twice = tasks.iter().find(|task| !names.insert(&task.name));
         twice.map_or(Ok(()), |task| {

@@ -125,6 +125,7 @@ fn contradictions_are_named() {
             "--at-least",
         ),
         ("run --profile quick --at-least 5s", "--at-least"),
+        ("put --at-least 10m", "--timeout"),
         ("put --repeat 0", "--repeat"),
         ("put --protocol etcd --wire unary", "--wire"),
         #[cfg(feature = "kubernetes")]
@@ -270,9 +271,12 @@ fn how_long_a_workload_lasts_can_be_said_unless_its_rate_says_so() {
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     assert_eq!(at_least("mixed"), None);
     assert_eq!(at_least("mixed --at-least 90s"), seconds(90));
-    assert_eq!(at_least("standard/write"), seconds(5));
-    assert_eq!(at_least("standard/write --at-least 30"), seconds(30));
-    assert_eq!(at_least("standard/write --rate 1000"), None);
+    assert_eq!(at_least("standard/lease-read"), seconds(5));
+    assert_eq!(at_least("standard/lease-read --at-least 30"), seconds(30));
+    assert_eq!(at_least("standard/lease-read --rate 1000"), None);
+    assert_eq!(at_least("standard/lease-read --total 1000"), None);
+    let both = "standard/lease-read --total 1000 --at-least 30s";
+    assert_eq!(at_least(both), seconds(30));
 }
 
 #[test]

@@ -167,6 +167,9 @@ pub fn load_in_words(shape: &Shape) -> String {
         }
         (_, true, 0) => "sequential keys".to_owned(),
         (_, true, space) => format!("sequential keys out of {}", grouped(space)),
+        (_, false, 0) if shape.at_least_seconds.is_some() => {
+            "all keys in random order, over and over".to_owned()
+        }
         (_, false, 0) => "each key once in random order".to_owned(),
         (_, false, space) => format!("random keys out of {}", grouped(space)),
     };

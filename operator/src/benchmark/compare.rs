@@ -36,7 +36,9 @@ pub(super) fn rows(ours: &Report, theirs: &Report) -> Vec<Row> {
     };
     let both = ours.results.iter().filter(counts).filter_map(|our| {
         let mut others = theirs.results.iter().filter(counts);
-        Some((our, others.find(|their| their.name == our.name)?))
+        // An operator that is replaced in between may start another tool.
+        let is_same = |their: &&RunResult| their.name == our.name && their.shape == our.shape;
+        Some((our, others.find(is_same)?))
     });
     both.map(|(our, their)| Row {
         workload: our.name.clone(),

@@ -12,7 +12,7 @@ use dengine_raft::replica::{CommandGate, Keeper};
 use tokio::sync::watch;
 
 use super::inbox::ToReplica;
-use super::space::StateSize;
+use super::space::{SizeLooks, StateSize};
 use super::status::{NodeStatus, Role};
 use super::{clock, metrics};
 use crate::error::Fatal;
@@ -34,6 +34,7 @@ pub(super) struct KeeperThread {
     pub(super) status: watch::Receiver<NodeStatus>,
     pub(super) replica: Sender<ToReplica>,
     pub(super) state_size: Arc<StateSize>,
+    pub(super) size_looks: SizeLooks,
     pub(super) command_gate: Arc<CommandGate>,
 }
 
@@ -64,8 +65,16 @@ impl KeeperThread {
         }
         let behind = self.keeper.behind().unwrap_or_default();
         ::metrics::gauge!(metrics::EXPIRY_BEHIND_SECONDS).set(behind.as_secs_f64());
-        self.state_size.look();
+        self.look_at_size();
         self.collect()
+    }
+
+    fn look_at_size(&mut self) {
+        let begun = Instant::now();
+        if self.size_looks.is_due(begun) {
+            self.state_size.look();
+            self.size_looks.looked(begun, begun.elapsed());
+        }
     }
 
     /// Keeps up with any rate of writes, and still lets the rest of the work have its turn. What

@@ -184,6 +184,32 @@ impl StateSize {
     }
 }
 
+/// When its owner asks the store how large the state is. That takes the longer the more files there
+/// are: two milliseconds for ten million keys, on a slow machine.
+#[derive(Debug, Default)]
+pub(super) struct SizeLooks {
+    not_before: Option<Instant>,
+}
+
+impl SizeLooks {
+    /// It is only told, and does not grow much in that time.
+    const EVERY: Duration = Duration::from_secs(1);
+    /// No more than one part in so many of its owner's time, unless that is too seldom.
+    const PART_OF_TIME: u32 = 100;
+    /// Once a look had to wait for a disk, too.
+    const EVERY_MAX: Duration = Duration::from_secs(60);
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.not_before.is_none_or(|then| now >= then)
+    }
+
+    pub(super) fn looked(&mut self, begun: Instant, took: Duration) {
+        let share = took.saturating_mul(Self::PART_OF_TIME);
+        let pause = share.clamp(Self::EVERY, Self::EVERY_MAX);
+        self.not_before = Some(begun + pause);
+    }
+}
+
 /// When a leader whose disk is nearly full, or hangs, hands over. Others may have a better one, now
 /// or later; if none can lead, this one goes on.
 #[derive(Debug)]
@@ -268,6 +294,21 @@ mod tests {
         ] {
             let now = begun + Duration::from_secs(second);
             assert_eq!(hand_overs.is_due(unfit, leads, now), due, "second {second}");
+        }
+    }
+
+    /// It was asked ten times a second, and while keys were expired five hundred times, which took
+    /// more of a thread than all else that this did with ten million keys.
+    #[test]
+    fn the_larger_the_state_the_more_seldom_it_is_asked_for_its_size() {
+        let begun = Instant::now();
+        let mut looks = SizeLooks::default();
+        assert!(looks.is_due(begun));
+        for (took_ms, due_ms) in [(0, 1_000), (10, 1_000), (50, 5_000), (30_000, 60_000)] {
+            looks.looked(begun, Duration::from_millis(took_ms));
+            let due = begun + Duration::from_millis(due_ms);
+            assert!(!looks.is_due(due - Duration::from_millis(1)), "{took_ms}");
+            assert!(looks.is_due(due), "{took_ms}");
         }
     }
 

@@ -30,7 +30,7 @@ use super::reclaimer::Reclaimer;
 use super::replica::{self, Jobs, ReplicaWorker, Sizes};
 use super::running::{Admission, FromPeers, OwnState, Running};
 use super::snapshots::{Maker, Snapshots};
-use super::space::{HandOvers, Space, StateSize, ToldLow};
+use super::space::{HandOvers, SizeLooks, Space, StateSize, ToldLow};
 use super::stages::Stages;
 use super::status::Signals;
 use super::syncs::Syncs;
@@ -324,6 +324,7 @@ impl<'a> Parts<'a> {
         KeeperThread {
             _reclaimer_lives: reclaimer_lives,
             state_size: Arc::clone(&self.state_size),
+            size_looks: SizeLooks::default(),
             keeper: Keeper::new(self.machine.reader(), retention),
             collector: self.machine.collector(),
             status: self.start.signals.status.subscribe(),
