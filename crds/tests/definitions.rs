@@ -53,7 +53,7 @@ fn no_rule_is_lost() {
         .iter()
         .map(|(_, d)| rules(&serde_json::to_value(d).unwrap()).len())
         .collect();
-    assert_eq!(counts, [9, 21]);
+    assert_eq!(counts, [9, 23]);
 }
 
 #[test]
