@@ -100,6 +100,8 @@ mod tests {
             ("--profile quick --workload mixed", "--workload"),
             ("--workload seq-put --read-percent 5", "mixed"),
             ("--durability none", "memory-first"),
+            // It hung: nobody is woken for requests beyond those of the rate.
+            ("--workload mixed --rate 9 --at-least 5s", "--at-least"),
             ("--workload nothing", "seq-put"),
         ] {
             let error = parse(line).unwrap_err();

@@ -119,13 +119,6 @@ fn contradictions_are_named() {
         ("put --total 100 --key-size 2 --repeat 3", "--key-size"),
         ("put --timeout 0", "--timeout"),
         ("put --rate 0", "--rate"),
-        ("put --rate 9 --at-least 5s", "--at-least"),
-        (
-            "run --workload extra/paced-write --at-least 5s",
-            "--at-least",
-        ),
-        ("run --profile quick --at-least 5s", "--at-least"),
-        ("put --at-least 10m", "--timeout"),
         ("put --repeat 0", "--repeat"),
         ("put --protocol etcd --wire unary", "--wire"),
         #[cfg(feature = "kubernetes")]
@@ -263,6 +256,22 @@ fn flags_replace_what_a_single_workload_says() {
     );
     assert_eq!((mixed.connections, mixed.clients, mixed.total), (4, 4, 50));
     assert_eq!(mixed.rate, Some(10.0));
+}
+
+#[test]
+fn what_contradicts_how_long_a_load_lasts_is_named() {
+    for (line, what) in [
+        ("put --rate 9 --at-least 5s", "--at-least"),
+        (
+            "run --workload extra/paced-write --at-least 5s",
+            "--at-least",
+        ),
+        ("run --profile quick --at-least 5s", "--at-least"),
+        ("put --at-least 10m", "--timeout"),
+    ] {
+        let error = parse(&format!("dengine-bench {line}")).unwrap_err();
+        assert!(error.to_string().contains(what), "{line}: {error}");
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Which clients of a load one of several processes is. Pure.
 //!
 //! Clients go round the processes, and so do connections. A client sends what it would send if all
-//! of them were in one process, so together they send exactly the requests of one, at its rate, or for as long as it.
+//! of them were in one process, so together they send exactly the requests of one, at its rate, or
+//! for as long as it.
 
 use dengine_bench_model::pods;
 use dengine_bench_model::results::Shape;

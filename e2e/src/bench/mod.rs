@@ -121,7 +121,7 @@ impl Bench<'_> {
         let file = |system: &System| folder.join(format!("{}.json", system.protocol()));
         let paths: Vec<PathBuf> = systems.iter().map(file).collect();
         let mut reports = vec![Vec::new(); systems.len()];
-        let rounds = self.options.rounds(scenario);
+        let rounds = self.options.rounds();
         for round in 1..=rounds {
             if rounds > 1 {
                 print(&format!("\nRound {round} of {rounds}"))?;

@@ -321,24 +321,19 @@ impl Options {
     }
 
     /// How often each system is started, filled and measured.
-    pub(super) fn rounds(&self, scenario: Scenario) -> u32 {
-        match self.tool_repeats(scenario) {
+    pub(super) fn rounds(&self) -> u32 {
+        match self.tool_repeats() {
             true => 1,
             false => self.repeat,
         }
     }
 
-    /// Whether the tool repeats by itself, on members that run all the time: the embedded system
-    /// has no other to take turns with, and very many keys are written once only.
-    fn tool_repeats(&self, scenario: Scenario) -> bool {
-        match scenario {
-            Scenario::Embedded => true,
-            Scenario::Single | Scenario::Cluster | Scenario::All => {
-                let many = |task: &Task| task.shape.key_space > KEYS_OF_A_ROUND_MAX;
-                let tool = self.tool(System::Dengine);
-                tool.is_ok_and(|cli| cli.tasks().iter().any(many))
-            }
-        }
+    /// Whether the tool repeats by itself, on members that run all the time: very many keys are
+    /// written once only. Of fewer each repetition would add its own to those of the ones before.
+    fn tool_repeats(&self) -> bool {
+        let many = |task: &Task| task.shape.key_space > KEYS_OF_A_ROUND_MAX;
+        let tool = self.tool(System::Dengine);
+        tool.is_ok_and(|cli| cli.tasks().iter().any(many))
     }
 
     /// The flags of the load, as the tool takes them.
@@ -367,7 +362,7 @@ impl Options {
         if scenario == Scenario::Embedded {
             flags.retain(|flag| OF_A_TARGET.iter().all(|own| !flag.starts_with(own)));
         }
-        if !self.tool_repeats(scenario) {
+        if !self.tool_repeats() {
             flags.retain(|flag| !flag.starts_with("--repeat"));
         }
         flags
@@ -491,7 +486,7 @@ mod tests {
         let options = parse("--profile etcd --wire etcd --repeat 5").unwrap();
         assert!(options.is_over_etcds_api());
         assert_eq!(options.systems(Scenario::Cluster), System::ALL);
-        assert_eq!(options.rounds(Scenario::Cluster), 5, "in turns");
+        assert_eq!(options.rounds(), 5, "in turns");
         let on = |system| options.load_on(system, Scenario::Cluster);
         assert_eq!(on(System::Dengine), ["--profile=etcd", "--wire=etcd"]);
         for other in [System::Etcd, System::Floor, System::Echo] {
@@ -520,14 +515,8 @@ mod tests {
         assert_eq!(on(System::Dengine, Scenario::Cluster), unary);
         let percent = format!("{load} --read-percent=50");
         assert_eq!(on(System::Etcd, Scenario::Cluster), percent);
-        let repeat = format!("{load} --repeat=3 --read-percent=50");
-        assert_eq!(on(System::Dengine, Scenario::Embedded), repeat);
-        let rounds = [Scenario::Cluster, Scenario::Embedded].map(|it| options.rounds(it));
-        assert_eq!(
-            rounds,
-            [3, 1],
-            "where the tool does not repeat, all of it is"
-        );
+        assert_eq!(on(System::Dengine, Scenario::Embedded), percent);
+        assert_eq!(options.rounds(), 3, "with fresh members each");
         assert_eq!(options.title(), "workload seq-put, mixed");
         assert_eq!(options.file_name(), "seq-put-mixed");
     }
@@ -538,7 +527,7 @@ mod tests {
             let options = parse(line).unwrap();
             let load = options.load_on(System::Etcd, Scenario::Cluster);
             let tool = load.contains(&"--repeat=5".to_owned());
-            (options.rounds(Scenario::Cluster), tool)
+            (options.rounds(), tool)
         };
         assert_eq!(repeats("--profile growth --repeat 5"), (1, true));
         assert_eq!(repeats("--workload growth/mixed --repeat 5"), (1, true));

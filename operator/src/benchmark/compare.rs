@@ -131,6 +131,15 @@ mod tests {
     }
 
     #[test]
+    fn results_of_different_loads_are_not_compared() {
+        let ours = report(&[("write", 8_000.0)]);
+        let mut theirs = report(&[("write", 1_000.0)]);
+        assert_eq!(rows(&ours, &theirs).len(), 1);
+        theirs.results[0].shape.at_least_seconds = Some(5.0);
+        assert!(rows(&ours, &theirs).is_empty());
+    }
+
+    #[test]
     fn unsupported_workloads_are_not_compared() {
         let ours = report(&[("lease-read", 8_000.0)]);
         let mut theirs = report(&[("lease-read", 0.0)]);

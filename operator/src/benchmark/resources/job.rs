@@ -313,8 +313,8 @@ mod tests {
              --report-to=test/demo-write --run-id=1"
         );
         let range = benchmark(
-            "{workload: range, atLeastSeconds: 30, keySpace: 5, sequentialKeys: true, keyPrefix: p/, \
-             target: {etcd: {endpoints: [a, b]}}}",
+            "{workload: range, atLeastSeconds: 30, keySpace: 5, sequentialKeys: true, keyPrefix: \
+             p/, target: {etcd: {endpoints: [a, b]}}}",
         );
         assert_eq!(
             args(&range).join(" "),
