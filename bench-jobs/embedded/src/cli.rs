@@ -82,14 +82,14 @@ mod tests {
 
     #[test]
     fn single_workloads_take_the_flags_of_the_load() {
-        let cli = parse("--workload standard/hot-key-read,mixed --total 500 --read-percent 50");
+        let cli = parse("--workload standard/hot-key-read,mixed --total 5000 --read-percent 50");
         let cli = cli.unwrap();
         let tasks = cli.run.tasks(&cli.load);
         let sizes: Vec<_> = tasks
             .iter()
             .map(|task| (&*task.name, task.shape.total))
             .collect();
-        assert_eq!(sizes, [("hot-key-read", 500), ("mixed", 500)]);
+        assert_eq!(sizes, [("hot-key-read", 5_000), ("mixed", 5_000)]);
         assert_eq!(tasks[1].shape.read_percent, Some(50));
     }
 

@@ -160,6 +160,7 @@ fn plan(operation: Operation, clients: u64, total: u64, rate: Option<f64>, order
         clients,
         part: Part::WHOLE,
         total,
+        at_least: None,
         ends_after: None,
         rate,
         keys: Keys::new(KEYS, KEY_BYTES, order, 1),
