@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
+SETUPS := $(addprefix setup-,dengine dist images lint bench torture kubernetes test)
 .PHONY: help setup $(SETUPS) dengine dist demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older etcd-differ etcd-suites etcd-common etcd-python e2e-full kwok test-setup bench bench-servers bench-baseline images lint fix protos crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
@@ -24,10 +24,10 @@ CARGO_TEST := cargo test --release --locked $(ALL)
 # with several answers it would be compiled several times.
 BUILD := cargo build --release --locked $(ALL) --bins
 E2E := $(BUILD) && $(CARGO_TARGET_DIR)/release/dengine-e2e
-# As they ship: server and load generator, optimized across crates, and what is measured beside them. The tools look for
-# them in their own folder. Under `make kwok` no load generator runs.
+# As they ship: server and load generator, optimized across crates and by a profile of what users do, and what is measured
+# beside them. The tools look for them in their own folder. Under `make kwok` no load generator runs.
 DIST := $(CARGO_TARGET_DIR)/dist
-BUILD_DIST = $(BUILD) && cargo build --profile dist --locked $(ALL) $(addprefix --bin ,dengine $(MEASURED)) && \
+BUILD_DIST = $(E2E) dist $(if $(TRAIN),--train) dengine $(MEASURED) && \
   ln -f $(addprefix $(CARGO_TARGET_DIR)/release/,dengine-e2e kubectl-dengine) $(DIST)
 MEASURE = $(BUILD_DIST) && $(DIST)/dengine-e2e
 dist: MEASURED = dengine-bench
@@ -70,7 +70,7 @@ dengine: setup-dengine ## the server and its tools, without Kubernetes (no Go, n
 	@echo "dengine, dengine-bench and kubectl-dengine are in $(CARGO_TARGET_DIR)/release; to have them at hand:"
 	@echo 'export PATH=$(CARGO_TARGET_DIR)/release:$$PATH'
 
-dist: setup-dengine ## the same as it ships and is measured: optimized across crates, which takes 20 minutes of CPU more the first time
+dist: setup-dist ## the same as it ships and is measured: optimized across crates and by a profile, which takes 40 minutes of CPU more the first time (TRAIN=1: makes the profile again)
 	@$(BUILD_DIST)
 	@$(DIST)/dengine --version
 	@echo "dengine, dengine-bench and kubectl-dengine are in $(DIST)"
@@ -175,7 +175,7 @@ e2e-full: setup-test ## the operator's long tests on a real Kubernetes (ONLY=rep
 KWOK_FLAGS = $(foreach flag,nodes pods repeat output,$(call as_flag,$(flag))) --store $(or $(STORE),dengine$(comma)etcd-of-three)
 kwok: NODES := $(or $(NODES),1000)
 kwok: PODS := $(or $(PODS),10000)
-kwok: setup-kubernetes ## Kubernetes of many nodes that kwok plays, on DEngine and etcd in turns (NODES=1000, PODS=10000, STORE=dengine,etcd-of-three, REPEAT=1 there and back, OUTPUT=FILE; none may be up)
+kwok: setup-kubernetes setup-dist ## Kubernetes of many nodes that kwok plays, on DEngine and etcd in turns (NODES=1000, PODS=10000, STORE=dengine,etcd-of-three, REPEAT=1 there and back, OUTPUT=FILE; none may be up)
 	@$(MEASURE) kwok $(KWOK_FLAGS)
 
 test-setup: ## set-up on fresh Debian roots, for each purpose (SUITE=bookworm: only there; as root, on Debian)
@@ -194,7 +194,7 @@ models: ## what threads do to each other, under loom and shuttle
 mutants: setup-dengine ## mutation tests of the core (SHARD=0/8: the first of eight parts; SHARD=report: all parts so far; DIFF=origin/main: of what changed since, 8 min)
 	@engine/verification/mutants.sh $(if $(DIFF),diff $(DIFF),$(if $(filter report,$(SHARD)),report,all $(SHARD)))
 
-images: setup-images ## write the container images to target/images, server and load generator optimized across crates, for kind load image-archive or ctr images import
+images: setup-images ## write the container images to target/images, server and load generator as of `make dist`, for kind load image-archive or ctr images import
 	@$(E2E) images
 
 # Variables of `make bench` as flags of `dengine-e2e bench`. A list is separated by commas.
@@ -202,13 +202,13 @@ BENCH_FLAGS = $(if $(WORKLOAD),--workload $(WORKLOAD),--profile $(or $(PROFILE),
   $(foreach flag,total clients warm-up scenario system etcd-version durability wire repeat output baseline budget,$(call as_flag,$(flag))) \
   $(SERVER_ARGS:%=--server-arg=%) $(BENCH_ARGS:%=--bench-arg=%)
 # Only etcd needs Go, and it is measured unless systems are named without it.
-BENCH_SETUP = $(if $(filter embedded,$(SCENARIO))$(if $(SYSTEM),$(if $(findstring etcd,$(SYSTEM)),,x)),dengine,bench)
+BENCH_SETUP = $(if $(filter embedded,$(SCENARIO))$(if $(SYSTEM),$(if $(findstring etcd,$(SYSTEM)),,x)),dist,bench)
 
 bench: setup-$(BENCH_SETUP) ## DEngine beside etcd on this machine, with a report (PROFILE=standard, SCENARIO=cluster|single|embedded|all, SYSTEM=dengine,etcd,floor,echo, ETCD_VERSION=3.7.3|3.6.16, DURABILITY=fsync|memory-first, WIRE=pipelined|unary|etcd, REPEAT=1, WORKLOAD=, TOTAL=, CLIENTS=, WARM_UP=, BASELINE=, BUDGET=, OUTPUT=, BENCH_ARGS=, SERVER_ARGS=)
 	@$(if $(BASELINE),,$(if $(BUDGET),$(error BUDGET= is how much worse than BASELINE= is allowed: give BASELINE=RESULT.json too)))
 	@$(MEASURE) bench $(BENCH_FLAGS)
 
-bench-servers: setup-$(if $(filter etcd,$(SYSTEM)),bench,dengine) ## members to load by hand until Ctrl-C (SYSTEM=dengine|etcd|floor|echo, ETCD_VERSION=, SCENARIO=cluster|single, DURABILITY=, WIRE=etcd, SERVER_ARGS=)
+bench-servers: setup-$(if $(filter etcd,$(SYSTEM)),bench,dist) ## members to load by hand until Ctrl-C (SYSTEM=dengine|etcd|floor|echo, ETCD_VERSION=, SCENARIO=cluster|single, DURABILITY=, WIRE=etcd, SERVER_ARGS=)
 	@$(MEASURE) bench --serve $(call as_flag,scenario) --system $(or $(SYSTEM),dengine) $(call as_flag,etcd-version) $(call as_flag,durability) $(call as_flag,wire) $(SERVER_ARGS:%=--server-arg=%)
 
 bench-baseline: ## instruction counts of hot paths against the committed ones (UPDATE=1 writes them; needs valgrind)

@@ -1,8 +1,10 @@
 #!/bin/sh
 # setup.sh [PURPOSE]: makes sure, in seconds, that this machine can do what PURPOSE needs, before anything long begins.
 #   dengine     the server and its tools: build them, run them (no Go, no containers)
-#   images      also the container images (no container runtime)
-#   lint, bench dengine, and Go: to format it, to build etcd
+#   dist        also what ships, which is optimized by a profile
+#   images      dist, and the container images (no container runtime)
+#   lint        dengine, and Go: to format it
+#   bench       dist, and Go: to build etcd
 #   torture     dengine, and network namespaces
 #   kubernetes  everything for a local Kubernetes (the default); with E2E_USE_CURRENT_CONTEXT=1, for that of kubectl
 #   test        torture and kubernetes, and Go: to build etcd
@@ -28,6 +30,7 @@ packages_of() {
     ccache) echo ccache ;;
     certificates) echo ca-certificates ;;
     strip) echo binutils ;;
+    profdata) echo llvm-19 ;;
     buildah) echo buildah netavark ;; # Newer ones start nothing without their network program.
     containerd) echo containerd runc ;;
     network_plugins) echo containernetworking-plugins ;;
@@ -41,6 +44,7 @@ packages_of() {
 purpose=${1:-kubernetes}
 needs="certificates cxx protoc libclang ccache"
 go=no root=no current=no
+dist() { needs="$needs profdata"; }
 images() { needs="$needs strip buildah"; }
 torture() { needs="$needs ip iptables" root=yes; }
 kubernetes() {
@@ -54,12 +58,14 @@ kubernetes() {
 }
 case $purpose in
   dengine) ;;
-  images) images ;;
-  lint | bench) go=yes ;;
+  dist) dist ;;
+  images) dist && images ;;
+  lint) go=yes ;;
+  bench) dist && go=yes ;;
   torture) torture ;;
   kubernetes) kubernetes ;;
   test) torture && kubernetes && go=yes ;;
-  *) echo "unknown purpose $purpose: dengine, images, lint, bench, torture, kubernetes or test" >&2; exit 1 ;;
+  *) echo "unknown purpose $purpose: dengine, dist, images, lint, bench, torture, kubernetes or test" >&2; exit 1 ;;
 esac
 needs=$(printf '%s\n' $needs | awk '!seen[$0]++')
 
@@ -167,6 +173,27 @@ END
 
 works_ccache() { echo 'int cached;' >cached.c && { ! command -v cc >/dev/null || ccache cc -c cached.c -o cached.o; } && ccache --version; }
 works_strip() { strip --version; }
+
+# One that understands what programs of this compiler count: the compiler's own, or an LLVM's. As
+# e2e/src/product/trained.rs finds it.
+works_profdata() {
+  command -v rustc >/dev/null || return 0
+  tools=$(rustc --print target-libdir)/../bin
+  found=$(
+    [ ! -x "$tools/llvm-profdata" ] || echo "$tools/llvm-profdata"
+    for version in $(seq 40 -1 19); do command -v "llvm-profdata-$version" || true; done
+  )
+  [ -n "$found" ] || { echo "there is no llvm-profdata of LLVM 19 or newer"; return 1; }
+  # Without a linker there is nothing to try it with yet.
+  command -v "${CC##* }" >/dev/null || return 0
+  echo 'fn main() {}' >main.rs
+  rustc --edition 2024 -C profile-generate main.rs && LLVM_PROFILE_FILE=counted ./main
+  for program in $found; do
+    ! "$program" merge --output merged counted || return 0
+  done
+  echo "(rustup component add llvm-tools installs the one that is this compiler's)"
+  return 1
+}
 
 # Cargo and Go download over TLS.
 works_certificates() {

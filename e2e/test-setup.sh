@@ -157,6 +157,11 @@ bare() {
   says "Ready."
   absent containerd
   absent buildah
+  expect "what ships, as a user: told what to install" 1 "$root" dev rust $setup dist
+  says "profdata: missing or broken; Debian's package: llvm-19"
+  expect "what ships, as root" 0 "$root" root rust $setup dist
+  present llvm-19
+  absent buildah
 
   expect "images, as root: without Go and container runtime" 0 "$root" root rust $setup images
   present buildah
@@ -171,7 +176,7 @@ bare() {
   says "Installing"
   says "Kubernetes from its Go source"
   present containerd
-  for purpose in lint test; do
+  for purpose in lint bench test; do
     expect "again, for $purpose: nothing to install" 0 "$root" root rust,go $setup $purpose
     silent Installing
   done

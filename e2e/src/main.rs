@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use dengine_e2e::cluster::{self, LocalArgs};
-use dengine_e2e::product::{self, Profile};
+use dengine_e2e::product::{self, Profile, Trained};
 use dengine_e2e::{bench, demo, kwok, versions};
 use dengine_local_kubernetes::layout::Layout;
 use dengine_local_kubernetes::programs::{self, EtcdVersion};
@@ -29,6 +29,15 @@ enum Command {
     Down,
     /// Build DEngine's container images as archives in `target/images`.
     Images,
+    /// Build programs as what ships: optimized across crates and by a profile of what users do.
+    Dist {
+        /// Which ones
+        #[arg(required = true)]
+        programs: Vec<String>,
+        /// Make the profile although there is one
+        #[arg(long)]
+        train: bool,
+    },
     /// A cluster of three on Kubernetes, benchmarked.
     Demo(LocalArgs),
     /// Remove everything that the demo started.
@@ -83,6 +92,15 @@ fn run(command: Command) -> Result<()> {
         Command::Up(local) => cluster::local(&std::env::current_exe()?, local).map(drop),
         Command::Down => down::down(),
         Command::Images => print_archives(),
+        Command::Dist { programs, train } => {
+            let programs: Vec<&str> = programs.iter().map(String::as_str).collect();
+            let trained = if train {
+                Trained::Again
+            } else {
+                Trained::Before
+            };
+            product::optimize(&programs, trained)
+        }
         Command::Demo(local) => block_on(demo::up(&std::env::current_exe()?, local)),
         Command::DemoDown => demo::down(),
         Command::Bench(options) => block_on(bench::run(&options)),

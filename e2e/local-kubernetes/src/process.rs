@@ -101,6 +101,17 @@ impl Process {
         ))
     }
 
+    /// Asks it to end, with `SIGTERM`. No-op when it is not there any more.
+    ///
+    /// # Errors
+    /// When it is somebody else's.
+    pub fn terminate(&self) -> Result<()> {
+        if self.is_alive()? {
+            self.send(Signal::TERM)?;
+        }
+        Ok(())
+    }
+
     /// Kills it and waits until it is gone. No-op when it is not there any more.
     ///
     /// # Errors
@@ -108,19 +119,21 @@ impl Process {
     pub fn kill(&self) -> Result<()> {
         let deadline = Instant::now() + DEATH_PATIENCE;
         while self.is_alive()? {
-            let pid = Pid::from_raw(self.pid).context("a pid is never 0")?;
-            match rustix::process::kill_process(pid, Signal::KILL) {
-                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-                Err(error) => {
-                    return Err(error).with_context(|| format!("killing process {}", self.pid));
-                }
-            }
+            self.send(Signal::KILL)?;
             if Instant::now() > deadline {
                 bail!("process {} does not die", self.pid);
             }
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
+    }
+
+    fn send(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(self.pid).context("a pid is never 0")?;
+        match rustix::process::kill_process(pid, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(error).with_context(|| format!("ending process {}", self.pid)),
+        }
     }
 }
 

@@ -3,8 +3,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use dengine_local_kubernetes::process::Process;
 use dengine_local_kubernetes::progress::ProgressStep;
 use dengine_local_kubernetes::shell;
 use dengine_testkit::{Listen, free_port};
@@ -15,6 +17,9 @@ use super::START_PATIENCE;
 const TAIL_LINES: usize = 10;
 /// etcd refuses writes beyond 2 GiB of data by default; the profile `growth` has more.
 const ETCD_QUOTA_BYTES: &str = "8589934592";
+
+/// How long members may take to end by themselves.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Members that run.
 pub(super) struct Servers {
@@ -204,6 +209,7 @@ impl Servers {
     /// Ends them and removes their data; what they said last.
     pub(super) fn stop(mut self) -> Result<String> {
         let said = self.last_lines();
+        self.let_end()?;
         self.end();
         fs_err::remove_dir_all(&self.data)?;
         Ok(said)
@@ -213,6 +219,23 @@ impl Servers {
         let logs = self.members.iter().map(|member| &member.log);
         let lines = logs.map(|log| shell::tail_of_file(log, TAIL_LINES));
         lines.collect::<Vec<_>>().join("\n")
+    }
+
+    /// Has them end by themselves, if they do so soon: what counts in them how often their code
+    /// runs ([`crate::product`]) says so then.
+    fn let_end(&self) -> Result<()> {
+        let deadline = Instant::now() + END_PATIENCE;
+        let members = self.members.iter();
+        let members = members.map(|member| Process::of(i32::try_from(member.process.id())?));
+        // One that has ended is awaited by its owner, and so is there.
+        let members = members.collect::<Result<Vec<_>>>()?;
+        members.iter().try_for_each(Process::terminate)?;
+        for member in members {
+            while member.is_alive()? && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        Ok(())
     }
 
     /// At once: nobody needs the data.
@@ -260,10 +283,6 @@ fn free_addresses<const N: usize>() -> [String; N] {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
-    use dengine_local_kubernetes::process::Process;
-
     use super::*;
 
     fn sleeping(folder: &Path) -> Servers {
@@ -284,6 +303,24 @@ mod tests {
         drop(servers);
         assert!(!process.is_alive().unwrap());
         assert!(!folder.path().join("data").exists());
+    }
+
+    #[test]
+    fn what_is_stopped_may_end_by_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let last_words = folder.path().join("last-words");
+        let mut servers = Servers::in_folder(&folder.path().join("data")).unwrap();
+        let mut shell = held(Path::new("sh"));
+        let script = "trap 'echo bye >\"$0\"; exit' TERM; : >\"$0\"; while :; do sleep 0.1; done";
+        shell.args(["-c", script]).arg(&last_words);
+        servers.start(shell, "127.0.0.1:1".to_owned(), 1).unwrap();
+        let begun = Instant::now();
+        while !last_words.exists() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it does not run");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        servers.stop().unwrap();
+        assert_eq!(fs_err::read_to_string(last_words).unwrap(), "bye\n");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! DEngine's own images: builds the programs and packs each with the Dockerfile beside its source.
 
+mod trained;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -15,7 +17,7 @@ const PROGRAMS: [(&str, &str); 3] = [
     ("dengine-operator", "operator"),
     (LOAD_GENERATOR, "bench-jobs"),
 ];
-/// Those whose speed is measured: the only ones that [`Profile::Dist`] has.
+/// Those whose speed is measured: the only ones of ours that ship with [`Profile::Dist`].
 const OPTIMIZED: [&str; 2] = [SERVER, LOAD_GENERATOR];
 
 /// The checkout that this binary was built from.
@@ -40,7 +42,7 @@ const PREBUILT: &str = "E2E_IMAGES";
 pub enum Profile {
     /// As tests have it.
     Release,
-    /// As it ships: optimized across crates, which takes minutes more.
+    /// As it ships: optimized across crates and by a profile, which takes minutes more.
     Dist,
 }
 
@@ -76,10 +78,9 @@ pub fn ensure(optimized: Profile) -> Result<Vec<Archive>> {
     }
     let workspace = workspace()?;
     let target = target_folder(&workspace)?;
-    build(&workspace, Profile::Release, &["--bins"])?;
+    build(cargo(&workspace), Profile::Release, &[])?;
     if optimized == Profile::Dist {
-        let programs = OPTIMIZED.map(|program| ["--bin", program]);
-        build(&workspace, optimized, programs.as_flattened())?;
+        optimize(&OPTIMIZED, Trained::Before)?;
     }
     let mut step = ProgressStep::start("Images");
     let folder = workspace.join(optimized.images_folder());
@@ -110,18 +111,50 @@ pub fn program(name: &str) -> Result<PathBuf> {
     Ok(target_folder(&workspace()?)?.join("release").join(name))
 }
 
-fn build(workspace: &Path, profile: Profile, programs: &[&str]) -> Result<()> {
-    let profile = ["--profile", profile.name()];
-    let mut step = ProgressStep::start(format!("Programs: cargo build {}", profile.join(" ")));
-    let mut cargo = cargo(workspace);
+/// Builds these programs as what ships, with the profile of [`trained`].
+///
+/// # Errors
+/// When a build fails, or what is built does not stand the load that makes the profile.
+pub fn optimize(programs: &[&str], trained: Trained) -> Result<()> {
+    let workspace = workspace()?;
+    let flags = trained::flags(&workspace, &target_folder(&workspace)?, trained)?;
+    let mut cargo = cargo(&workspace);
+    cargo.env(trained::FLAGS, flags);
+    build(cargo, Profile::Dist, programs)
+}
+
+/// Whether a profile is made although there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trained {
+    /// The one that there is will do.
+    Before,
+    Again,
+}
+
+/// Builds these programs, or all without one.
+fn build(mut cargo: std::process::Command, profile: Profile, programs: &[&str]) -> Result<()> {
+    let title = format!("Programs: cargo build --profile {}", profile.name());
+    let mut step = ProgressStep::start(title);
+    let cargo = to_build(&mut cargo, profile, programs);
+    shell::run_watched(cargo, |line| step.detail(line.trim()))?;
+    step.done("");
+    Ok(())
+}
+
+fn to_build<'c>(
+    cargo: &'c mut std::process::Command,
+    profile: Profile,
+    programs: &[&str],
+) -> &'c mut std::process::Command {
     // All of the workspace but the simulator, as the Makefile has it: what a package's dependencies
     // are compiled with depends on which packages are asked for, and the tests ask for these.
     cargo.args(["build", "--locked", "--workspace"]);
     cargo.args(["--exclude", "dengine-simulator"]);
-    cargo.args(profile).args(programs);
-    shell::run_watched(&mut cargo, |line| step.detail(line.trim()))?;
-    step.done("");
-    Ok(())
+    cargo.args(["--profile", profile.name()]);
+    if programs.is_empty() {
+        return cargo.arg("--bins");
+    }
+    cargo.args(programs.iter().flat_map(|program| ["--bin", program]))
 }
 
 fn target_folder(workspace: &Path) -> Result<PathBuf> {
