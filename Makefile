@@ -24,8 +24,8 @@ CARGO_TEST := cargo test --release --locked $(ALL)
 # with several answers it would be compiled several times.
 BUILD := cargo build --release --locked $(ALL) --bins
 E2E := $(BUILD) && $(CARGO_TARGET_DIR)/release/dengine-e2e
-# As they ship: server and load generator, optimized across crates and by a profile of what users do, and what is measured
-# beside them. The tools look for them in their own folder. Under `make kwok` no load generator runs.
+# As they ship: server and load generator, optimized across crates and by a profile of what users do (profile-guided
+# optimization), and what is measured beside them. The tools look for them in their own folder. Under `make kwok` no load generator runs.
 DIST := $(CARGO_TARGET_DIR)/dist
 BUILD_DIST = $(E2E) dist $(if $(TRAIN),--train) dengine $(MEASURED) && \
   ln -f $(addprefix $(CARGO_TARGET_DIR)/release/,dengine-e2e kubectl-dengine) $(DIST)
@@ -194,8 +194,8 @@ models: ## what threads do to each other, under loom and shuttle
 mutants: setup-dengine ## mutation tests of the core (SHARD=0/8: the first of eight parts; SHARD=report: all parts so far; DIFF=origin/main: of what changed since, 8 min)
 	@engine/verification/mutants.sh $(if $(DIFF),diff $(DIFF),$(if $(filter report,$(SHARD)),report,all $(SHARD)))
 
-images: setup-images ## write the container images to target/images, server and load generator as of `make dist`, for kind load image-archive or ctr images import
-	@$(E2E) images
+images: setup-images ## write the container images to target/images, server and load generator as of `make dist`, for kind load image-archive or ctr images import (TRAIN=1: as for dist)
+	@$(if $(TRAIN),$(E2E) dist --train dengine dengine-bench && )$(E2E) images
 
 # Variables of `make bench` as flags of `dengine-e2e bench`. A list is separated by commas.
 BENCH_FLAGS = $(if $(WORKLOAD),--workload $(WORKLOAD),--profile $(or $(PROFILE),standard)) \

@@ -174,22 +174,27 @@ END
 works_ccache() { echo 'int cached;' >cached.c && { ! command -v cc >/dev/null || ccache cc -c cached.c -o cached.o; } && ccache --version; }
 works_strip() { strip --version; }
 
-# One that understands what programs of this compiler count: the compiler's own, or an LLVM's. As
-# e2e/src/product/trained.rs finds it.
+# For profile-guided optimization of what ships: one that understands what programs of this compiler count, and writes
+# what it reads; the compiler's own, or an LLVM's. As e2e/src/product/trained.rs finds it.
 works_profdata() {
   command -v rustc >/dev/null || return 0
   tools=$(rustc --print target-libdir)/../bin
   found=$(
     [ ! -x "$tools/llvm-profdata" ] || echo "$tools/llvm-profdata"
-    for version in $(seq 40 -1 19); do command -v "llvm-profdata-$version" || true; done
+    for version in $(seq 19 40); do command -v "llvm-profdata-$version" || true; done
+    command -v llvm-profdata || true
   )
   [ -n "$found" ] || { echo "there is no llvm-profdata of LLVM 19 or newer"; return 1; }
   # Without a linker there is nothing to try it with yet.
   command -v "${CC##* }" >/dev/null || return 0
   echo 'fn main() {}' >main.rs
-  rustc --edition 2024 -C profile-generate main.rs && LLVM_PROFILE_FILE=counted ./main
+  rustc --edition 2024 -C profile-generate main.rs && LLVM_PROFILE_FILE=counted ./main ||
+    { echo "(this rustc cannot count how often code runs: install Rust with rustup)"; return 1; }
   for program in $found; do
-    ! "$program" merge --output merged counted || return 0
+    "$program" merge --output merged counted && rustc --edition 2024 -C profile-use="$PWD/merged" main.rs 2>used || continue
+    # What it cannot read it ignores, with a warning.
+    [ -s used ] || return 0
+    cat used
   done
   echo "(rustup component add llvm-tools installs the one that is this compiler's)"
   return 1

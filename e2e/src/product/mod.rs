@@ -76,8 +76,9 @@ pub fn ensure(optimized: Profile) -> Result<Vec<Archive>> {
             .map(|name| Archive::find(Path::new(&folder), name))
             .collect();
     }
-    let workspace = workspace()?;
-    let target = target_folder(&workspace)?;
+    let Built {
+        workspace, target, ..
+    } = Built::here()?;
     build(cargo(&workspace), Profile::Release, &[])?;
     if optimized == Profile::Dist {
         optimize(&OPTIMIZED, Trained::Before)?;
@@ -108,19 +109,20 @@ pub fn ensure(optimized: Profile) -> Result<Vec<Archive>> {
 /// # Errors
 /// When the build's folder is not known.
 pub fn program(name: &str) -> Result<PathBuf> {
-    Ok(target_folder(&workspace()?)?.join("release").join(name))
+    Ok(Built::here()?.target.join("release").join(name))
 }
 
 /// Builds these programs as what ships, with the profile of [`trained`].
 ///
 /// # Errors
-/// When a build fails, or what is built does not stand the load that makes the profile.
+/// When a build fails, or the load that makes the profile does.
 pub fn optimize(programs: &[&str], trained: Trained) -> Result<()> {
-    let workspace = workspace()?;
-    let flags = trained::flags(&workspace, &target_folder(&workspace)?, trained)?;
-    let mut cargo = cargo(&workspace);
-    cargo.env(trained::FLAGS, flags);
-    build(cargo, Profile::Dist, programs)
+    let built = Built::here()?;
+    trained::with_profile(&built, trained, |flags| {
+        let mut cargo = cargo(&built.workspace);
+        cargo.env(trained::FLAGS, flags);
+        build(cargo, Profile::Dist, programs)
+    })
 }
 
 /// Whether a profile is made although there is one.
@@ -157,18 +159,34 @@ fn to_build<'c>(
     cargo.args(programs.iter().flat_map(|program| ["--bin", program]))
 }
 
-fn target_folder(workspace: &Path) -> Result<PathBuf> {
-    let metadata = shell::run(cargo(workspace).args([
-        "metadata",
-        "--format-version=1",
-        "--no-deps",
-        "--offline",
-    ]))?;
-    let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
-    metadata["target_directory"]
-        .as_str()
-        .map(PathBuf::from)
-        .context("cargo metadata names a target_directory")
+/// What Cargo says of this checkout.
+struct Built {
+    workspace: PathBuf,
+    target: PathBuf,
+    /// Of all packages.
+    manifests: Vec<PathBuf>,
+}
+
+impl Built {
+    fn here() -> Result<Self> {
+        let workspace = workspace()?;
+        let metadata = shell::run(cargo(&workspace).args([
+            "metadata",
+            "--format-version=1",
+            "--no-deps",
+            "--offline",
+        ]))?;
+        let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
+        let target = metadata["target_directory"].as_str().map(PathBuf::from);
+        let packages = metadata["packages"].as_array();
+        let manifests = packages.into_iter().flatten();
+        let manifests = manifests.filter_map(|it| it["manifest_path"].as_str());
+        Ok(Self {
+            workspace,
+            target: target.context("cargo metadata names a target_directory")?,
+            manifests: manifests.map(PathBuf::from).collect(),
+        })
+    }
 }
 
 fn cargo(workspace: &Path) -> std::process::Command {
