@@ -134,6 +134,11 @@ impl Trainer<'_> {
         }
         let profile = self.folder.join(name);
         fs_err::rename(&merged, &profile)?;
+        // What was built by another profile would stay beside what is built now: gigabytes.
+        let before = self.built.target.join(Profile::Dist.name());
+        if before.exists() {
+            fs_err::remove_dir_all(before)?;
+        }
         Ok(profile)
     }
 
