@@ -102,10 +102,36 @@ enum Way<'k> {
 
 impl<'k, C: Cursor> Scan<'k, C> {
     pub(super) fn new<'s, S: Store<Cursor<'s> = C>>(store: &'s S, keys: &'k KeyRange) -> Self {
+        Self::with(keys, |scope| store.cursor(scope))
+    }
+
+    /// For who [reads the range through](Store::cursor_of_one_pass).
+    pub(super) fn of_one_pass<'s, S>(store: &'s S, keys: &'k KeyRange) -> Self
+    where
+        S: Store<Cursor<'s> = C>,
+    {
+        Self::with(keys, |scope| match scope {
+            Scope::OneKey => store.cursor(scope),
+            Scope::Between(_) => store.cursor_of_one_pass(scope),
+        })
+    }
+
+    /// Who reads a range at a revision lists it page by page, and so reads it through.
+    pub(super) fn at<'s, S>(store: &'s S, keys: &'k KeyRange, revision: Option<Revision>) -> Self
+    where
+        S: Store<Cursor<'s> = C>,
+    {
+        match revision {
+            None => Self::new(store, keys),
+            Some(_) => Self::of_one_pass(store, keys),
+        }
+    }
+
+    fn with(keys: &'k KeyRange, cursor: impl FnOnce(Scope) -> C) -> Self {
         let mut range = match keys {
             KeyRange::One(key) => {
                 return Self {
-                    cursor: store.cursor(Scope::OneKey),
+                    cursor: cursor(Scope::OneKey),
                     way: Way::One(key),
                 };
             }
@@ -116,7 +142,7 @@ impl<'k, C: Cursor> Scan<'k, C> {
             range.end.clone_from(&range.start);
         }
         Self {
-            cursor: store.cursor(Scope::Between(range.clone())),
+            cursor: cursor(Scope::Between(range.clone())),
             way: Way::Range(range.start),
         }
     }

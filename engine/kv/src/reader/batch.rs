@@ -114,7 +114,7 @@ impl<S: Store> StateAt<'_, S> {
         mut visit: impl FnMut(&Live<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let at = past.unwrap_or(self.at);
-        let scan = Scan::new(&self.reader.shared.store, keys);
+        let scan = Scan::at(&self.reader.shared.store, keys, past);
         self.reader.check_compacted(at)?;
         let compacted = self.reader.compact_revision();
         let is_counted = self.visits.counts(keys);

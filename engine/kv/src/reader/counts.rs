@@ -283,7 +283,7 @@ impl<S: Store> Reader<S> {
         if matches!(keys, KeyRange::Between { start, end } if start >= end) {
             return Ok(Some(0));
         }
-        let scan = Scan::new(&self.shared.store, keys);
+        let scan = Scan::of_one_pass(&self.shared.store, keys);
         self.check_compacted(at)?;
         let (mut count, mut records, mut stopped) = (0, 0, false);
         let run = scan.run(at, |seen| {

@@ -48,7 +48,8 @@ impl<S: Store> Reader<S> {
     /// If the read was stopped, or the storage fails or is damaged.
     pub fn logical_hash(&self) -> Result<LogicalHash, ReadError> {
         // One cursor, so the records of all spaces are of one applied index.
-        let mut cursor = self.shared.store.cursor(Scope::Between(everything()));
+        let all = Scope::Between(everything());
+        let mut cursor = self.shared.store.cursor_of_one_pass(all);
         let state = self.shared.reported(read_state(&mut cursor))?;
         let mut hasher = Hasher::new(state);
         self.shared.reported(cursor.seek(&[]))?;
@@ -77,7 +78,7 @@ impl<S: Store> Reader<S> {
     pub fn revision_hash(&self, revision: Revision) -> Result<RevisionHash, ReadError> {
         let everything = KeyRange::From(Bytes::new());
         let (scan, newest, at) = self.begin(Some(revision), || {
-            Scan::new(&self.shared.store, &everything)
+            Scan::of_one_pass(&self.shared.store, &everything)
         })?;
         let compact_revision = self.compact_revision();
         let (mut hash, mut records, mut stopped) = (Fnv::new(), 0, false);

@@ -284,7 +284,7 @@ impl<S: Store> Reader<S> {
 
     fn visit(&self, query: &RangeQuery) -> Result<RangeResult, ReadError> {
         let (scan, revision, at) = self.begin(query.revision, || {
-            Scan::new(&self.shared.store, &query.keys)
+            Scan::at(&self.shared.store, &query.keys, query.revision)
         })?;
         let mut page = Page::default();
         let mut records = 0;

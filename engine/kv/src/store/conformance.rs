@@ -115,11 +115,14 @@ where
         assert_eq!(records(&store, b"b".to_vec()..b"d".to_vec()), inside);
         assert_eq!(records(&store, b"aa".to_vec()..b"ca".to_vec()), inside);
         assert_eq!(records(&store, b"e".to_vec()..b"z".to_vec()), []);
-        let mut cursor = store.cursor(Scope::Between(b"b".to_vec()..b"d".to_vec()));
+        let scope = Scope::Between(b"b".to_vec()..b"d".to_vec());
+        let mut of_one_pass = store.cursor_of_one_pass(scope.clone());
+        let mut cursor = store.cursor(scope);
         cursor.seek(b"d").expect("seek");
         assert_eq!(cursor.record(), None);
         cursor.seek(b"bb").expect("seek back");
         assert_eq!(cursor.record(), Some((&b"c"[..], &b"c"[..])));
+        assert_eq!(drain(&mut of_one_pass, b"b"), inside);
     }
 
     fn finds_versions_of_one_key_only(&self) {

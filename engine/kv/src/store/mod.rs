@@ -38,6 +38,12 @@ pub trait Store: Send + Sync + 'static {
         self.cursor(scope)
     }
 
+    /// Like [`Self::cursor`], for who reads its scope through: where that is much, it takes no place
+    /// in memory from what is read more often.
+    fn cursor_of_one_pass(&self, scope: Scope) -> Self::Cursor<'_> {
+        self.cursor(scope)
+    }
+
     /// Applies a batch: after a crash, and to every reader, either all of it is visible or nothing,
     /// and never a batch without those written before it. Not durable until [`Self::flush`]
     /// returns.

@@ -29,7 +29,10 @@ const PREFIX_EXTRACTOR: &str = "dengine.version-prefix.2";
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
 /// Share of a memtable for its own filter, which spares most searches for keys that are new.
 const MEMTABLE_BLOOM_RATIO: f64 = 0.05;
-const BLOCK_BYTES: usize = 8 << 10;
+pub(super) const BLOCK_BYTES: usize = 8 << 10;
+/// Who reads more than this part of the cache through leaves it as it is. What is less may be read
+/// through again and again.
+const PART_OF_CACHE: u64 = 4;
 const OPEN_FILES_MAX: usize = 512;
 /// Logarithm of the number of shares in which tables are open, each with a lock of its own.
 const OPEN_TABLES_SHARD_BITS: i32 = 2;
@@ -86,6 +89,7 @@ pub struct RocksStore {
     write_at_hand: WriteOptions,
     read_at_hand: ReadOptions,
     write_buffer_bytes: u64,
+    block_cache_bytes: u64,
     tables_open_together: usize,
     counters: StoreCounters,
     failures: Failures,
@@ -150,6 +154,7 @@ impl RocksStore {
             write_at_hand,
             read_at_hand: at_hand(ReadOptions::default()),
             write_buffer_bytes: options.write_buffer_bytes as u64,
+            block_cache_bytes: options.block_cache_bytes as u64,
             tables_open_together: open_files / 2,
             counters,
             failures: Failures::default(),
@@ -226,6 +231,18 @@ impl RocksStore {
             .map_err(|error| failed("writing a batch", error))
     }
 
+    /// Whether it would take a good part of the cache, by the indexes of the files.
+    fn is_much(&self, scope: &Scope) -> bool {
+        match scope {
+            Scope::OneKey => false,
+            Scope::Between(range) => {
+                let range = rocksdb::Range::new(&range.start, &range.end);
+                let bytes: u64 = self.db.get_approximate_sizes(&[range]).iter().sum();
+                bytes > self.block_cache_bytes / PART_OF_CACHE
+            }
+        }
+    }
+
     fn cursor_with(
         &self,
         mut options: ReadOptions,
@@ -279,6 +296,12 @@ impl Store for RocksStore {
     fn cursor_of_few_deleted(&self, scope: Scope) -> RocksCursor<'_> {
         let mut read = ReadOptions::default();
         read.set_max_skippable_internal_keys(DELETED_STEPPED_OVER_MAX);
+        self.cursor_with(read, scope, failed)
+    }
+
+    fn cursor_of_one_pass(&self, scope: Scope) -> RocksCursor<'_> {
+        let mut read = ReadOptions::default();
+        read.fill_cache(!self.is_much(&scope));
         self.cursor_with(read, scope, failed)
     }
 

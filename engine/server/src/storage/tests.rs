@@ -1,5 +1,6 @@
 //! RocksDB as a [`Store`], and the state machine on it.
 
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::io::{BufRead as _, Write as _};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use dengine_snapshot::Checkpoint;
 use dengine_types::{Entry, EntryKind, Index, Revision, Term};
 use tempfile::TempDir;
 
+use super::rocks::BLOCK_BYTES;
 use super::{RocksOptions, RocksStore, StoreCounters, StoreStatistics};
 
 /// So small that a test's data fills several memtables.
@@ -64,6 +66,10 @@ impl Store for Owned {
 
     fn cursor(&self, scope: Scope) -> Self::Cursor<'_> {
         self.store.cursor(scope)
+    }
+
+    fn cursor_of_one_pass(&self, scope: Scope) -> Self::Cursor<'_> {
+        self.store.cursor_of_one_pass(scope)
     }
 
     fn write(&self, batch: &WriteBatch) -> Result<(), StoreError> {
@@ -510,6 +516,14 @@ fn apply_and_flush(machine: &mut StateMachine<RocksStore>, indexes: RangeInclusi
     machine.flush().expect("flush");
 }
 
+fn merge_all(machine: &StateMachine<RocksStore>) {
+    let merged = machine.flusher().with_store(|store| {
+        store.database().compact_range(None::<&[u8]>, None::<&[u8]>);
+        Ok(())
+    });
+    merged.expect("merge");
+}
+
 #[test]
 fn a_store_tells_what_its_cache_and_its_filters_spare() {
     let member = Counted::new();
@@ -537,6 +551,77 @@ fn a_store_tells_what_its_cache_and_its_filters_spare() {
     assert!(twice.data.hits >= once.data.hits + 25, "{twice:?}");
 }
 
+/// A put of a new key, whose value can't be compressed.
+fn random_entry(index: u64) -> Entry {
+    let value = (0..64).map(|word| hash_of(&(index, word)).to_be_bytes());
+    let key = Bytes::from(format!("key {index:04}"));
+    let command = Command::put(key, Bytes::from(value.collect::<Vec<_>>().concat()));
+    Entry {
+        data: Request::from(command).encode(CommandVersion::CURRENT),
+        ..entry(index)
+    }
+}
+
+fn hash_of(of: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Later pages of a long list, and what counts or hashes all keys, leave the cache to what is read
+/// more often.
+#[test]
+fn who_reads_much_through_takes_no_place_in_the_cache() {
+    let member = Counted::new();
+    let mut machine = member.open(0);
+    let entries: Vec<_> = (1..=4_000).map(random_entry).collect();
+    machine.apply(&entries).expect("apply");
+    machine.flush().expect("flush");
+    merge_all(&machine);
+    let reader = machine.reader();
+    let now = reader.revision();
+    let used_by = |read: &dyn Fn()| {
+        let before = statistics(&machine);
+        read();
+        let after = statistics(&machine);
+        let asked = after.data.misses - before.data.misses;
+        let used = after
+            .cache_used_bytes
+            .saturating_sub(before.cache_used_bytes);
+        (asked > 4, used as usize)
+    };
+    let list = |start: &'static str, end: &'static str, revision| {
+        let query = RangeQuery {
+            revision,
+            ..RangeQuery::new(KeyRange::Between {
+                start: Bytes::from(start),
+                end: Bytes::from(end),
+            })
+        };
+        assert!(!reader.range(&query).expect("read").kvs.is_empty());
+    };
+    let all = KeyRange::From(Bytes::new());
+    let count = RangeQuery {
+        count_only: true,
+        ..RangeQuery::new(all)
+    };
+    // The files' indexes and filters.
+    list("key 0001", "key 0002", None);
+    let passes: [&dyn Fn(); 4] = [
+        &|| list("key", "l", Some(now)),
+        &|| drop(reader.range(&count).expect("read")),
+        &|| assert_ne!(reader.revision_hash(now).expect("read").hash, 0),
+        &|| assert_ne!(reader.logical_hash().expect("read").hash, 0),
+    ];
+    for (number, pass) in passes.into_iter().enumerate() {
+        let (asked, used) = used_by(pass);
+        assert!(asked && used < 4 * BLOCK_BYTES, "{number}: {used}");
+    }
+    // Of what is little, later pages stay as well.
+    let (asked, used) = used_by(&|| list("key 1000", "key 1200", Some(now)));
+    assert!(asked && used > 8 * BLOCK_BYTES, "{used}");
+}
+
 /// A member opens its store again when a snapshot has become its state.
 #[test]
 fn what_a_store_counts_goes_on_when_it_is_opened_again() {
@@ -544,11 +629,7 @@ fn what_a_store_counts_goes_on_when_it_is_opened_again() {
     let mut machine = member.open(16 << 20);
     apply_and_flush(&mut machine, 1..=200);
     apply_and_flush(&mut machine, 201..=400);
-    let merged = machine.flusher().with_store(|store| {
-        store.database().compact_range(None::<&[u8]>, None::<&[u8]>);
-        Ok(())
-    });
-    merged.expect("merge");
+    merge_all(&machine);
     read_each(&machine);
     read_each(&machine);
     let before = statistics(&machine);
