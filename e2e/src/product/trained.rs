@@ -160,10 +160,11 @@ impl Trainer<'_> {
 
     fn load(&self, server: &Path, counts: &Path) -> Result<()> {
         let mut step = ProgressStep::start("Loading it");
-        for load in LOADS {
+        for (number, load) in LOADS.iter().enumerate() {
             step.note(load);
+            let own = counts.join(number.to_string());
             let mut tries = 1;
-            while let Err(error) = shell::run(&mut self.bench(server, counts, load)) {
+            while let Err(error) = self.try_load(server, &own, load) {
                 ensure!(tries < TRIES, "{error:#}");
                 tries += 1;
             }
@@ -171,6 +172,16 @@ impl Trainer<'_> {
         fs_err::remove_dir_all(self.results())?;
         step.done("");
         Ok(())
+    }
+
+    /// Nothing stays of what was counted in a try before.
+    fn try_load(&self, server: &Path, counts: &Path, load: &str) -> Result<()> {
+        if counts.exists() {
+            fs_err::remove_dir_all(counts)?;
+        }
+        fs_err::create_dir(counts)?;
+        shell::run(&mut self.bench(server, counts, load))?;
+        must_be_whole(counts)
     }
 
     fn bench(&self, server: &Path, counts: &Path, load: &str) -> Command {
@@ -192,10 +203,12 @@ impl Trainer<'_> {
     }
 }
 
-/// Adds up what was counted.
-fn merge(counts: &Path, merged: &Path) -> Result<()> {
+/// A program that is killed leaves an empty file, which is no error to who adds up the others.
+fn must_be_whole(counts: &Path) -> Result<()> {
+    let mut files = 0;
     for entry in fs_err::read_dir(counts)? {
         let entry = entry?;
+        files += 1;
         ensure!(
             entry.metadata()?.len() > 0,
             "{} is empty: a member did not end within ten seconds of being asked to; run this \
@@ -203,6 +216,12 @@ fn merge(counts: &Path, merged: &Path) -> Result<()> {
             entry.path().display()
         );
     }
+    ensure!(files > 0, "no member counted what ran");
+    Ok(())
+}
+
+/// Adds up what was counted, all files below the folder.
+fn merge(counts: &Path, merged: &Path) -> Result<()> {
     let mut refusals = Vec::new();
     for program in profdata_programs()? {
         let mut merge = Command::new(&program);
@@ -308,10 +327,12 @@ mod tests {
     #[test]
     fn what_a_killed_member_counted_is_missed() {
         let folder = tempfile::tempdir().unwrap();
-        let counts = folder.path().join("counts");
-        fs_err::create_dir(&counts).unwrap();
-        fs_err::write(counts.join("17.profraw"), "").unwrap();
-        let refused = merge(&counts, &folder.path().join("merged")).unwrap_err();
+        let refused = must_be_whole(folder.path()).unwrap_err().to_string();
+        assert!(refused.contains("no member counted"), "{refused}");
+        fs_err::write(folder.path().join("16.profraw"), "counted").unwrap();
+        must_be_whole(folder.path()).unwrap();
+        fs_err::write(folder.path().join("17.profraw"), "").unwrap();
+        let refused = must_be_whole(folder.path()).unwrap_err();
         assert!(
             refused.to_string().contains("17.profraw is empty"),
             "{refused}"
