@@ -193,7 +193,7 @@ pub struct Engine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1_048_576, max = 274_877_906_944_i64))]
     pub state_block_cache_bytes: Option<u64>,
-    /// Memory of each member for the newest state of keys that changed lately, in bytes; 0 for
+    /// Memory of each member for the newest state of keys changed or read lately, in bytes; 0 for
     /// none. Writes of such keys, and reads of those with values of at most 512 bytes, look into no
     /// file. It fills up soon, so the memory limit must have room for it. Default: the server's,
     /// 48 MiB.

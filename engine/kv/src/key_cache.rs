@@ -1,9 +1,13 @@
-//! The newest state of keys that changed lately: most changes, and most reads of single keys, ask
-//! the store nothing.
+//! The newest state of keys that were changed or read lately: most changes, and most reads of single
+//! keys, ask the store nothing.
 //!
-//! The applier learns every change here before it is published, and nobody else adds anything. So
-//! what a key has here includes every published change, and a reader that finds a later revision
-//! than its own asks the store.
+//! The applier learns every change here before it is published. So what a key has here includes
+//! every published change, and a reader that finds a later revision than its own asks the store.
+//!
+//! A reader that had to ask the store offers what it found. It is kept if nothing later of the key
+//! was forgotten: what a reader found as of its revision is the newest state of a key that is not
+//! here, unless one of a later revision was here and had to make room, or changed before the state
+//! was opened. Changes that were not learned yet take its place once they are.
 //!
 //! Keys are spread over parts with a lock each. A part that is full forgets keys by second chance:
 //! from a place at random on, the first that was neither read nor changed since it was last looked
@@ -38,6 +42,9 @@ const OVERHEAD_BYTES: usize = 144;
 const READ_BYTES_MAX: usize = 32 << 20;
 /// Longer values are not kept; to copy one costs as much as the search for it.
 const VALUE_BYTES_MAX: usize = 512;
+/// Where there is no room, one of so many states that readers offer a part is kept in place of
+/// another: a key that is read often gets in soon, and to read very many once costs little.
+const OFFERS_FOR_ONE_KEPT: u64 = 16;
 
 /// The newest state of a key.
 #[derive(Debug, PartialEq, Eq)]
@@ -111,6 +118,12 @@ impl Newest {
         };
         key.len() + value + OVERHEAD_BYTES
     }
+
+    /// The same for what would be kept of a pair.
+    fn cost_bytes_of(kv: &KeyValue) -> usize {
+        let value = Some(kv.value.len()).filter(|bytes| *bytes <= VALUE_BYTES_MAX);
+        kv.key.len() + value.unwrap_or_default() + OVERHEAD_BYTES
+    }
 }
 
 /// See the [module](self).
@@ -143,6 +156,7 @@ impl KeyCache {
         let part = || Part {
             bytes_max: bytes / parts,
             knows_all_since: Some(since),
+            forgotten_at: since,
             ..Part::default()
         };
         Self {
@@ -196,12 +210,17 @@ impl KeyCache {
         part.answer(hash, key, |newest| newest.pair(key, with_value))
     }
 
-    /// The same with its value, for a reader: as of the published revision `at`.
-    pub(super) fn get_at(&self, key: &Bytes, at: Revision) -> Option<Option<KeyValue>> {
+    /// The same for a reader: as of the published revision `at`.
+    pub(super) fn get_at(
+        &self,
+        key: &Bytes,
+        at: Revision,
+        with_value: bool,
+    ) -> Option<Option<KeyValue>> {
         let (hash, mut part) = self.part(key);
         part.answer(hash, key, |newest| {
             let is_of_then = newest.revision() <= at || planted!(CachedPastRevision);
-            is_of_then.then(|| newest.pair(key, true)).flatten()
+            is_of_then.then(|| newest.pair(key, with_value)).flatten()
         })
     }
 
@@ -209,6 +228,12 @@ impl KeyCache {
     pub(super) fn learn(&self, key: &[u8], now: Newest) {
         let (hash, mut part) = self.part(key);
         part.learn(hash, key, now);
+    }
+
+    /// What a reader found in the store at the published revision `at`, with its value.
+    pub(super) fn offer(&self, kv: &KeyValue, at: Revision) {
+        let (hash, mut part) = self.part(&kv.key);
+        part.offer(hash, kv, at);
     }
 
     /// What it takes and spares, part after part.
@@ -234,7 +259,7 @@ impl KeyCache {
     }
 }
 
-/// What the cache of keys that changed lately takes, and what it spares the store.
+/// What the cache of keys that were changed or read lately takes, and what it spares the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyCacheUsage {
     /// Approximately what it takes now.
@@ -250,6 +275,8 @@ struct Part {
     bytes_max: usize,
     /// Since then a key that is not here does not exist.
     knows_all_since: Option<Revision>,
+    /// No state of a later revision was forgotten.
+    forgotten_at: Revision,
     known: Vec<Known>,
     /// Where in `known` each key is.
     places: HashTable<u32>,
@@ -257,6 +284,8 @@ struct Part {
     bytes: usize,
     hits: u64,
     misses: u64,
+    /// What readers offered that there was no room for.
+    offers: u64,
 }
 
 #[derive(Debug)]
@@ -319,6 +348,29 @@ impl Part {
         });
     }
 
+    /// Keeps what was found at a published revision, if nothing later may have been here, and there
+    /// is room or it is its turn.
+    fn offer(&mut self, hash: u64, kv: &KeyValue, at: Revision) {
+        let was_later = self.forgotten_at > at && !planted!(KeptThoughLaterForgotten);
+        if was_later || self.place(hash, &kv.key).is_some() {
+            return;
+        }
+        let bytes = Newest::cost_bytes_of(kv);
+        if self.bytes + bytes > self.bytes_max {
+            self.offers += 1;
+            let is_its_turn = self.offers.is_multiple_of(OFFERS_FOR_ONE_KEPT);
+            if !is_its_turn || bytes > self.bytes_max {
+                return;
+            }
+        }
+        self.insert(Known {
+            hash,
+            key: kv.key[..].into(),
+            newest: Newest::of(kv),
+            is_used: false,
+        });
+    }
+
     fn place(&self, hash: u64, key: &[u8]) -> Option<usize> {
         let is_key = |place: &u32| *self.known[*place as usize].key == *key;
         self.places.find(hash, is_key).map(|place| *place as usize)
@@ -357,6 +409,7 @@ impl Part {
 
     /// A key that is not here may exist from now on, or may have until it was deleted.
     fn no_longer_knows(&mut self, forgotten: &Newest) {
+        self.forgotten_at = self.forgotten_at.max(forgotten.revision());
         self.knows_all_since = match forgotten {
             Newest::Live { .. } => None,
             Newest::Deleted(revision) => self.knows_all_since.map(|since| since.max(*revision)),
@@ -395,7 +448,10 @@ mod tests {
     use super::*;
     use crate::store::MemoryStore;
     use crate::tests::command_entry;
-    use crate::{Command, KeyRange, StateMachine};
+    use crate::tests::counting::Counting;
+    use crate::{
+        Batch, Command, Compare, CompareTarget, KeyRange, Outcome, Relation, StateMachine,
+    };
 
     const KEY: Bytes = Bytes::from_static(b"a");
     /// Of a state without keys.
@@ -435,12 +491,136 @@ mod tests {
     fn readers_of_the_past_find_nothing_newer() {
         let cache = KeyCache::new(4 << 10, NONE);
         cache.learn(b"a", live(7));
-        assert_eq!(cache.get_at(&KEY, Revision(6)), None);
+        assert_eq!(cache.get_at(&KEY, Revision(6), true), None);
         let found = Some(Some(pair(7, b"value")));
-        assert_eq!(cache.get_at(&KEY, Revision(7)), found);
+        assert_eq!(cache.get_at(&KEY, Revision(7), true), found);
         cache.learn(b"a", Newest::Deleted(Revision(9)));
-        assert_eq!(cache.get_at(&KEY, Revision(8)), None);
-        assert_eq!(cache.get_at(&KEY, Revision(9)), Some(None));
+        assert_eq!(cache.get_at(&KEY, Revision(8), true), None);
+        assert_eq!(cache.get_at(&KEY, Revision(9), true), Some(None));
+    }
+
+    #[test]
+    fn what_a_reader_found_is_known() {
+        let cache = KeyCache::new(4 << 10, Revision(5));
+        make_forget(&cache);
+        cache.offer(&pair(3, b"value"), Revision(9));
+        assert_eq!(cache.get(&KEY, true), Some(Some(pair(3, b"value"))));
+        cache.learn(b"a", live(10));
+        cache.offer(&pair(3, b"value"), Revision(9));
+        let changed = Some(Some(pair(10, b"value")));
+        assert_eq!(
+            cache.get(&KEY, true),
+            changed,
+            "a change is later than what is read"
+        );
+        let long = KeyValue {
+            key: key(1),
+            ..pair(8, &[7; VALUE_BYTES_MAX + 1])
+        };
+        cache.offer(&long, Revision(9));
+        assert_eq!(cache.get(&long.key, true), None);
+        let known = cache.get(&long.key, false).unwrap().unwrap();
+        assert_eq!(known.mod_revision, Revision(8));
+    }
+
+    /// A state that is known without its value is no answer to who wants that.
+    #[test]
+    fn what_is_offered_costs_what_it_takes() {
+        for value in [&b""[..], &[7; VALUE_BYTES_MAX], &[7; VALUE_BYTES_MAX + 1]] {
+            let offered = pair(2, value);
+            let cost = Newest::of(&offered).cost_bytes(&KEY);
+            assert_eq!(Newest::cost_bytes_of(&offered), cost);
+        }
+    }
+
+    /// Of which key the later state was is not known any more: it may have been this one.
+    #[test]
+    fn what_a_reader_found_is_left_if_something_later_was_forgotten() {
+        let cache = KeyCache::new(300, Revision(5));
+        cache.learn(b"a", live(8));
+        let large = Newest::of(&pair(9, &[7; VALUE_BYTES_MAX]));
+        cache.learn(b"a", large);
+        cache.offer(&pair(4, b"value"), Revision(8));
+        assert_eq!(cache.get(&KEY, true), None, "it was changed at revision 9");
+        cache.offer(&pair(9, b"value"), Revision(9));
+        assert_eq!(cache.get(&KEY, true), Some(Some(pair(9, b"value"))));
+    }
+
+    /// A reader of the time before the state was opened does not know what changed until then.
+    #[test]
+    fn what_a_reader_found_is_left_if_it_is_older_than_the_cache() {
+        let cache = KeyCache::new(4 << 10, Revision(5));
+        make_forget(&cache);
+        cache.offer(&pair(3, b"value"), Revision(4));
+        assert_eq!(cache.get(&KEY, true), None);
+    }
+
+    #[test]
+    fn where_there_is_no_room_what_is_read_often_is_kept_too() {
+        const BYTES: usize = 4 << 20;
+        let cache = KeyCache::new(BYTES, NONE);
+        for number in 0..100_000 {
+            cache.learn(&key(number), live(2));
+        }
+        let found = KeyValue {
+            key: key(100_000),
+            ..pair(2, b"value")
+        };
+        for _ in 1..OFFERS_FOR_ONE_KEPT {
+            cache.offer(&found, Revision(2));
+            assert_eq!(cache.get(&found.key, true), None);
+        }
+        cache.offer(&found, Revision(2));
+        assert_eq!(cache.get(&found.key, true), Some(Some(found)));
+        assert!(held(&cache).0 <= BYTES);
+    }
+
+    /// What one reader found in the store spares that to the next, and to batches.
+    #[test]
+    fn a_key_is_looked_for_in_the_store_once() {
+        let store = Counting::default();
+        let mut machine = StateMachine::open(store.clone()).unwrap();
+        let puts = (0..3).map(|number| Command::put(key(number), Bytes::from_static(b"v")));
+        for (index, put) in (1..).zip(puts) {
+            machine.apply(&[command_entry(index, put)]).unwrap();
+        }
+        drop(machine);
+        // It has room for one.
+        let reader = StateMachine::open_with_key_cache(store.clone(), 200)
+            .unwrap()
+            .reader();
+        let mut moves = Vec::new();
+        for _ in 0..2 * OFFERS_FOR_ONE_KEPT {
+            let get = || reader.get(&key(0), None).unwrap().1.unwrap();
+            let (moved, found) = store.moves_of(get);
+            assert_eq!(&found.value[..], b"v");
+            moves.push(moved);
+        }
+        assert_eq!((moves[0], moves.last()), (1, Some(&0)), "{moves:?}");
+        let compare = Batch {
+            compares: vec![Compare {
+                keys: KeyRange::One(key(0)),
+                target: CompareTarget::Version(1),
+                relation: Relation::Equal,
+            }],
+            ..Batch::default()
+        };
+        let (moved, outcome) = store.moves_of(|| reader.batch(&compare).unwrap().unwrap());
+        assert!(matches!(
+            outcome,
+            Outcome::Batch {
+                succeeded: true,
+                ..
+            }
+        ));
+        assert_eq!(moved, 0);
+    }
+
+    /// Until it does not know any more which keys there are none of.
+    fn make_forget(cache: &KeyCache) {
+        for part in &cache.parts {
+            part.lock().expect("no holder panics").knows_all_since = None;
+        }
     }
 
     #[test]
@@ -532,10 +712,10 @@ mod tests {
     fn what_the_store_is_spared_is_counted() {
         let cache = KeyCache::new(4 << 10, NONE);
         cache.learn(b"a", live(7));
-        assert_eq!(cache.get_at(&KEY, Revision(5)), None);
+        assert_eq!(cache.get_at(&KEY, Revision(5), true), None);
         assert!(cache.get(&KEY, true).is_some());
-        assert!(cache.get_at(&KEY, Revision(7)).is_some());
-        assert_eq!(cache.get_at(&KEY, Revision(6)), None);
+        assert!(cache.get_at(&KEY, Revision(7), true).is_some());
+        assert_eq!(cache.get_at(&KEY, Revision(6), true), None);
         let usage = cache.usage();
         assert_eq!((usage.hits, usage.misses), (2, 2));
         assert_eq!(usage.bytes, live(7).cost_bytes(b"a") as u64);
@@ -547,14 +727,22 @@ mod tests {
         assert_eq!(cache.get(&KEY, false), None);
         cache.learn(b"a", live(2));
         assert_eq!(cache.get(&KEY, false), None);
+        for _ in 0..2 * OFFERS_FOR_ONE_KEPT {
+            cache.offer(&pair(2, b"value"), Revision(2));
+            assert_eq!(cache.get(&KEY, false), None);
+        }
     }
 
     #[test]
     fn that_there_is_no_such_key_is_known_until_one_is_forgotten() {
         let cache = KeyCache::new(4 << 10, Revision(5));
         assert_eq!(cache.get(&KEY, true), Some(None));
-        assert_eq!(cache.get_at(&KEY, Revision(5)), Some(None));
-        assert_eq!(cache.get_at(&KEY, Revision(4)), None, "there may have been");
+        assert_eq!(cache.get_at(&KEY, Revision(5), true), Some(None));
+        assert_eq!(
+            cache.get_at(&KEY, Revision(4), true),
+            None,
+            "there may have been"
+        );
         let mut number = 0;
         while held(&cache).1 == number as usize {
             assert_eq!(cache.get(&KEY, true), Some(None));
@@ -599,8 +787,8 @@ mod tests {
         let first = cache.get(&key(0), true).unwrap().unwrap();
         assert_eq!((&first.value[..], first.version), (&b"w"[..], 2));
         for absent in [key(10), key(11)] {
-            assert_eq!(cache.get_at(&absent, now), Some(None));
-            assert_eq!(cache.get_at(&absent, Revision(now.0 - 1)), None);
+            assert_eq!(cache.get_at(&absent, now, true), Some(None));
+            assert_eq!(cache.get_at(&absent, Revision(now.0 - 1), true), None);
         }
     }
 
@@ -624,7 +812,7 @@ mod tests {
             }
         }
         assert!(held(&cache).1 < 100);
-        assert_eq!(cache.get_at(&key(1_001), Revision(100)), None);
+        assert_eq!(cache.get_at(&key(1_001), Revision(100), true), None);
     }
 
     #[test]

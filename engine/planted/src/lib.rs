@@ -200,6 +200,8 @@ pub enum Bug {
     /// A reader is given the newest state of a key that the cache has, although it is newer than
     /// the revision at which it reads.
     CachedPastRevision,
+    /// The cache keeps what a reader found of a key though a later state of it was forgotten.
+    KeptThoughLaterForgotten,
     /// A page is marked with the watches that want it after it was read, not before.
     MarkedAfterRead,
     /// A page wakes the streams whose events it has, though it lacks those of newer watches.

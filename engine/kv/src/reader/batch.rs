@@ -185,6 +185,9 @@ impl<S: Store> View for StateAt<'_, S> {
     type Error = ReadError;
 
     fn newest(&mut self, key: &Bytes, with_value: bool) -> Result<Option<KeyValue>, ReadError> {
+        if let Some(known) = self.reader.shared.keys.get_at(key, self.at, with_value) {
+            return Ok(known);
+        }
         let mut cursor = self.reader.shared.store.cursor(Scope::OneKey);
         self.reader.check_compacted(self.at)?;
         let found = find(&mut cursor, &mut self.buffer, key, self.at);

@@ -162,7 +162,7 @@ impl<S: Store> Gets<'_, S> {
     ) -> Result<(Revision, Option<KeyValue>), ReadError> {
         let shared = &self.reader.shared;
         if revision.is_none()
-            && let Some(found) = shared.keys.get_at(key, self.current)
+            && let Some(found) = shared.keys.get_at(key, self.current, true)
         {
             return Ok((self.current, found));
         }
@@ -191,6 +191,9 @@ impl<S: Store> Gets<'_, S> {
         let cursor = self.cursor.as_mut().expect("it is open");
         let found = shared.reported(find(cursor, &mut self.buffer, key, at))?;
         let found = found.map(|found| found.to_key_value(key.clone(), true));
+        if let (Some(found), None) = (&found, revision) {
+            shared.keys.offer(found, at);
+        }
         Ok((self.current, found))
     }
 }
@@ -328,7 +331,8 @@ impl<S: Store> Reader<S> {
         self.shared.store.approximate_bytes()
     }
 
-    /// What the cache of keys that changed lately takes and spares, since the state was opened.
+    /// What the cache of keys that were changed or read lately takes and spares, since the state was
+    /// opened.
     #[must_use]
     pub fn key_cache_usage(&self) -> KeyCacheUsage {
         self.shared.keys.usage()

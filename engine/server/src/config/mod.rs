@@ -362,7 +362,7 @@ settings! {
         /// Reads of other blocks go to the page cache, or to the disk. Expect all of it to be used.
         block_cache_bytes: u64 = 64 * 1024 * 1024;
 
-        /// Memory for the newest state of keys that changed lately, in bytes; 0 for none.
+        /// Memory for the newest state of keys changed or read lately, in bytes; 0 for none.
         ///
         /// A write of such a key, and a read of it if its value has at most 512 bytes, looks into
         /// no file; nor does a write of a new key while there is room for all. A state of at most

@@ -70,7 +70,7 @@ metrics_table! {
     /// Approximate size of the state on disk
     Gauge STATE_SIZE_BYTES = "dengine_state_size_bytes";
 
-    /// Bytes that the cache of keys that changed lately takes, about
+    /// Bytes that the cache of keys that were changed or read lately takes, about
     ///
     /// At most `state.key_cache_bytes`.
     Gauge KEY_CACHE_BYTES = "dengine_key_cache_bytes";

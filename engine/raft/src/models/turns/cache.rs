@@ -10,12 +10,13 @@ use shuttle::thread;
 use super::long_turns;
 use crate::models::{KEY, entry};
 
-/// The cache holds two keys.
+/// The cache holds two keys with short values, or one with a long one.
 const CACHE_BYTES: usize = 400;
+const LONG: &[u8] = &[b'v'; 240];
 
 /// Puts at index and revision: the first entry makes revision 2.
-fn put(index: u64, key: Bytes) -> Entry {
-    let command = Command::put(key, Bytes::from_static(b"v"));
+fn put(index: u64, key: Bytes, value: &'static [u8]) -> Entry {
+    let command = Command::put(key, Bytes::from_static(value));
     entry(index, command)
 }
 
@@ -30,12 +31,13 @@ fn read(reader: &Reader<MemoryStore>) {
     assert_eq!(found, Some(at.min(Revision(3))), "what {at} had not");
 }
 
-/// A reader comes with an old revision, and goes on when the key was put again, and when that was
-/// dropped from the cache.
+/// A reader comes with an old revision, and goes on when the key was put again, when that was
+/// dropped from the cache, and when there is room for what it found.
 fn reads_show_what_their_revision_had() {
     let store = MemoryStore::default();
     let mut before = open(&store);
-    before.apply(&[put(1, KEY)]).expect("memory can be written");
+    let first = put(1, KEY, b"v");
+    before.apply(&[first]).expect("memory can be written");
     let mut machine = open(&store);
     let readers: Vec<_> = (0..2)
         .map(|_| {
@@ -43,9 +45,9 @@ fn reads_show_what_their_revision_had() {
             thread::spawn(move || read(&reader))
         })
         .collect();
-    for (index, key) in [(2, "k"), (3, "a"), (4, "b")] {
-        let applied = machine.apply(&[put(index, Bytes::from_static(key.as_bytes()))]);
-        applied.expect("memory can be written");
+    for (index, key, value) in [(2, "k", &b"v"[..]), (3, "a", LONG), (4, "a", b"v")] {
+        let put = put(index, Bytes::from_static(key.as_bytes()), value);
+        machine.apply(&[put]).expect("memory can be written");
     }
     for reader in readers {
         reader.join().expect("it read");
@@ -55,6 +57,13 @@ fn reads_show_what_their_revision_had() {
 
 #[test]
 fn a_cached_read_is_that_of_its_revision() {
+    long_turns(2_000, reads_show_what_their_revision_had);
+}
+
+#[test]
+#[should_panic(expected = "had not")]
+fn what_a_reader_found_is_kept_though_a_later_state_was_forgotten() {
+    plant(Some(Bug::KeptThoughLaterForgotten));
     long_turns(2_000, reads_show_what_their_revision_had);
 }
 
