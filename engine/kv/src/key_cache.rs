@@ -1,5 +1,5 @@
-//! The newest state of keys that were changed or read lately: most changes, and most reads of single
-//! keys, ask the store nothing.
+//! The newest state of keys that were changed or read lately: most changes, and most reads of
+//! single keys, ask the store nothing.
 //!
 //! The applier learns every change here before it is published. So what a key has here includes
 //! every published change, and a reader that finds a later revision than its own asks the store.

@@ -331,8 +331,8 @@ impl<S: Store> Reader<S> {
         self.shared.store.approximate_bytes()
     }
 
-    /// What the cache of keys that were changed or read lately takes and spares, since the state was
-    /// opened.
+    /// What the cache of keys that were changed or read lately takes and spares, since the state
+    /// was opened.
     #[must_use]
     pub fn key_cache_usage(&self) -> KeyCacheUsage {
         self.shared.keys.usage()

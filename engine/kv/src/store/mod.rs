@@ -38,8 +38,8 @@ pub trait Store: Send + Sync + 'static {
         self.cursor(scope)
     }
 
-    /// Like [`Self::cursor`], for who reads its scope through: where that is much, it takes no place
-    /// in memory from what is read more often.
+    /// Like [`Self::cursor`], for who reads its scope through: where that is much, it takes no
+    /// place in memory from what is read more often.
     fn cursor_of_one_pass(&self, scope: Scope) -> Self::Cursor<'_> {
         self.cursor(scope)
     }
