@@ -110,10 +110,7 @@ impl<'k, C: Cursor> Scan<'k, C> {
     where
         S: Store<Cursor<'s> = C>,
     {
-        Self::with(keys, |scope| match scope {
-            Scope::OneKey => store.cursor(scope),
-            Scope::Between(_) => store.cursor_of_one_pass(scope),
-        })
+        Self::with(keys, |scope| store.cursor_of_one_pass(scope))
     }
 
     /// Who reads a range at a revision lists it page by page, and so reads it through.
