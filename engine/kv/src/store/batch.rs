@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::layout::{Stamp, put_change_key};
+
 /// How much memory an emptied batch keeps, for writes and for their places each.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
@@ -15,8 +17,16 @@ pub struct WriteBatch {
 #[derive(Clone, Debug)]
 struct Span {
     key: Range<usize>,
-    /// `None` deletes the key.
-    value: Option<Range<usize>>,
+    write: Write,
+}
+
+/// What happens at a key.
+#[derive(Clone, Debug)]
+enum Write {
+    Put(Range<usize>),
+    Delete,
+    /// Deletes the keys from this one up to another, which is not deleted.
+    DeleteTo(Range<usize>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,14 +39,21 @@ pub enum Operation<'a> {
     Delete {
         key: &'a [u8],
     },
+    /// Removes the keys of changes from one up to another, which stays.
+    DeleteChanges {
+        from: &'a [u8],
+        to: &'a [u8],
+    },
 }
 
 impl<'a> Operation<'a> {
-    /// The key that it changes.
+    /// The key that it changes, or the first of them.
     #[must_use]
     pub fn key(&self) -> &'a [u8] {
         match self {
-            Self::Put { key, .. } | Self::Delete { key } => key,
+            Self::Put { key, .. }
+            | Self::Delete { key }
+            | Self::DeleteChanges { from: key, .. } => key,
         }
     }
 }
@@ -52,8 +69,8 @@ impl WriteBatch {
     /// Sets a key; both parts are appended directly to the batch's buffer.
     pub fn put_with(&mut self, key: impl FnOnce(&mut Vec<u8>), value: impl FnOnce(&mut Vec<u8>)) {
         let key = self.append(key);
-        let value = Some(self.append(value));
-        self.spans.push(Span { key, value });
+        let write = Write::Put(self.append(value));
+        self.spans.push(Span { key, write });
     }
 
     /// Removes a key if it exists.
@@ -64,19 +81,32 @@ impl WriteBatch {
     /// Removes a key if it exists; the key is appended directly to the batch's buffer.
     pub fn delete_with(&mut self, key: impl FnOnce(&mut Vec<u8>)) {
         let key = self.append(key);
-        self.spans.push(Span { key, value: None });
+        let write = Write::Delete;
+        self.spans.push(Span { key, write });
+    }
+
+    /// Removes the changes in this part of history: one record in the store, however many they are.
+    /// But every read looks whether what it found lies in such a part: there are to be few.
+    pub fn delete_changes(&mut self, places: Range<Stamp>) {
+        let key = self.append(|out| put_change_key(out, places.start));
+        let write = Write::DeleteTo(self.append(|out| put_change_key(out, places.end)));
+        self.spans.push(Span { key, write });
     }
 
     /// The writes, in order.
     pub fn operations(&self) -> impl Iterator<Item = Operation<'_>> {
         self.spans.iter().map(|span| {
             let key = &self.bytes[span.key.clone()];
-            match &span.value {
-                Some(value) => Operation::Put {
+            match &span.write {
+                Write::Put(value) => Operation::Put {
                     key,
                     value: &self.bytes[value.clone()],
                 },
-                None => Operation::Delete { key },
+                Write::Delete => Operation::Delete { key },
+                Write::DeleteTo(to) => Operation::DeleteChanges {
+                    from: key,
+                    to: &self.bytes[to.clone()],
+                },
             }
         })
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use dengine_types::Revision;
 
 use super::{Cursor, MemoryStore, Operation, Scope, Store, WriteBatch};
-use crate::layout::put_data_key;
+use crate::layout::{Stamp, put_change_key, put_data_key};
 
 /// The rules, run against stores that `make` returns.
 #[derive(Debug)]
@@ -34,6 +34,7 @@ where
         self.is_empty_at_first();
         self.returns_what_was_written();
         self.later_writes_of_a_batch_win();
+        self.deletes_changes_between_two_places();
         self.takes_empty_batches_and_values();
         self.iterates_in_byte_order();
         self.keeps_cursors_inside_their_range();
@@ -67,6 +68,53 @@ where
         write(&store, &[put(b"a", b"1"), delete(b"a"), put(b"a", b"2")]);
         write(&store, &[put(b"b", b"1"), delete(b"b")]);
         assert_eq!(records(&store, everything()), [record(b"a", b"2")]);
+    }
+
+    fn deletes_changes_between_two_places(&self) {
+        let store = (self.make)();
+        let neighbors = [data_key(b"", 1), b"bz".to_vec()];
+        for key in &neighbors {
+            write(&store, &[put(key, b"")]);
+        }
+        let mut changes = WriteBatch::default();
+        for revision in 1..=6 {
+            changes.put(&change_key(revision), b"old");
+        }
+        store.write(&changes).expect("write");
+        store.flush().expect("flush");
+        let mut cursor = store.cursor(Scope::Between(everything()));
+        let mut batch = WriteBatch::default();
+        batch.put(&change_key(2), b"deleted with the others");
+        batch.delete_changes(stamp(2)..stamp(5));
+        batch.put(&change_key(3), b"written later");
+        store.write(&batch).expect("write");
+        let left = [
+            (1, &b"old"[..]),
+            (3, b"written later"),
+            (5, b"old"),
+            (6, b"old"),
+        ];
+        let left = left.map(|(revision, value)| record(&change_key(revision), value));
+        let check = || {
+            let range = change_key(0)..change_key(9);
+            assert_eq!(records(&store, range), left);
+            assert_eq!(
+                records(&store, everything()).len(),
+                left.len() + neighbors.len()
+            );
+            for revision in [2, 4] {
+                assert_eq!(store.get(&change_key(revision)).expect("get"), None);
+            }
+        };
+        check();
+        store.flush().expect("flush");
+        check();
+        // Whoever began before sees what was there.
+        assert_eq!(drain(&mut cursor, &[]).len(), 6 + neighbors.len());
+        let mut batch = WriteBatch::default();
+        batch.delete_changes(stamp(0)..stamp(0));
+        store.write(&batch).expect("write");
+        check();
     }
 
     fn takes_empty_batches_and_values(&self) {
@@ -273,8 +321,11 @@ impl Random {
         self.0 % bound
     }
 
-    /// One of few versions of one of few keys, some of which are prefixes of others.
+    /// One of few changes, or versions of one of few keys, some of which are prefixes of others.
     fn key(&mut self) -> Vec<u8> {
+        if self.below(4) == 0 {
+            return change_key(self.below(9));
+        }
         let user_key = &b"k\0k\0\xff\0"[..self.below(7) as usize];
         data_key(user_key, self.below(6))
     }
@@ -283,8 +334,12 @@ impl Random {
         let mut batch = WriteBatch::default();
         for _ in 0..self.below(8) {
             let key = self.key();
-            match self.below(3) {
-                0 => batch.delete(&key),
+            match self.below(8) {
+                0 => {
+                    let (one, other) = (self.below(9), self.below(9));
+                    batch.delete_changes(stamp(one.min(other))..stamp(one.max(other)));
+                }
+                1..=2 => batch.delete(&key),
                 size => batch.put(&key, &self.0.to_le_bytes()[..size as usize]),
             }
         }
@@ -314,12 +369,23 @@ fn data_key(user_key: &[u8], revision: u64) -> Vec<u8> {
     key
 }
 
+fn stamp(revision: u64) -> Stamp {
+    Stamp::start_of(Revision(revision))
+}
+
+fn change_key(revision: u64) -> Vec<u8> {
+    let mut key = Vec::new();
+    put_change_key(&mut key, stamp(revision));
+    key
+}
+
 fn write(store: &impl Store, operations: &[Operation<'_>]) {
     let mut batch = WriteBatch::default();
     for operation in operations {
         match operation {
             Operation::Put { key, value } => batch.put(key, value),
             Operation::Delete { key } => batch.delete(key),
+            Operation::DeleteChanges { .. } => unreachable!("no test writes so"),
         }
     }
     store.write(&batch).expect("write");

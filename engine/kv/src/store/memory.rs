@@ -64,6 +64,12 @@ impl Store for MemoryStore {
                 Operation::Delete { key } => {
                     records.remove(key);
                 }
+                Operation::DeleteChanges { from, to } => {
+                    let deleted =
+                        records.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)));
+                    let deleted: Vec<_> = deleted.map(|(key, _)| key.clone()).collect();
+                    deleted.iter().for_each(|key| drop(records.remove(key)));
+                }
             }
         }
         Ok(())

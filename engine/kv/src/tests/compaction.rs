@@ -96,7 +96,7 @@ fn the_collector_removes_what_is_no_longer_readable() {
     run(&mut machine, [put("a", "1"), put("a", "2"), put("a", "3")]);
     run(&mut machine, [put("b", "1"), delete("b"), put("c", "1")]);
     assert_eq!(counts(&store), (6, 6));
-    let mut collector = machine.collector();
+    let mut collector = machine.collector().removing_together(1);
     let nothing = Collected {
         removed: 0,
         done: true,
@@ -117,7 +117,7 @@ fn a_tombstone_of_the_compact_revision_is_removed_by_the_next_one() {
     let store = MemoryStore::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
     run(&mut machine, [put("a", "1"), delete("a"), compact(3)]);
-    let mut collector = machine.collector();
+    let mut collector = machine.collector().removing_together(1);
     assert!(collector.step(100).expect("collect").done);
     assert_eq!(
         counts(&store),
@@ -137,7 +137,7 @@ fn each_step_is_bounded_and_the_last_one_reports_it() {
         run(&mut machine, [put("a", &number.to_string())]);
     }
     run(&mut machine, [compact(21)]);
-    let mut collector = machine.collector();
+    let mut collector = machine.collector().removing_together(1);
     let mut steps = 0;
     loop {
         steps += 1;
@@ -151,13 +151,80 @@ fn each_step_is_bounded_and_the_last_one_reports_it() {
     assert_eq!(counts(&store), (1, 1));
 }
 
+/// Each of many deletions in a row was a record more to merge and to step over.
+#[test]
+fn places_in_the_list_are_removed_together() {
+    let store = MemoryStore::default();
+    let mut machine = StateMachine::open(store.clone()).expect("open");
+    run(&mut machine, (2..=11).map(|it| put("a", &it.to_string())));
+    run(&mut machine, [compact(9)]);
+    let mut collector = machine.collector().removing_together(4);
+    let mut step = || {
+        let collected = collector.step(3).expect("collect");
+        (collected.removed, collected.done, counts(&store))
+    };
+    // Versions that are obsolete, and then places: the first change replaced nothing.
+    assert_eq!(step(), (2, false, (8, 10)));
+    assert_eq!(step(), (3 + 6, false, (5, 4)));
+    assert_eq!(step(), (2, true, (3, 4)), "the place at 8 is kept for now");
+    run(&mut machine, [compact(11)]);
+    assert_eq!(
+        step(),
+        (3, true, (1, 4)),
+        "what 9 made obsolete is removed again"
+    );
+    run(&mut machine, [put("b", "1"), compact(12)]);
+    assert_eq!(step(), (1 + 4, true, (2, 1)));
+    run(&mut machine, [put("b", "2"), compact(13)]);
+    assert!(step().1);
+    assert_eq!(step(), (0, true, (2, 2)));
+    all_collected(&store);
+    assert_eq!(counts(&store), (2, 1), "another one finds what was kept");
+}
+
+#[test]
+fn few_places_are_kept_however_many_there_were() {
+    let store = MemoryStore::default();
+    let mut machine = StateMachine::open(store.clone()).expect("open");
+    run(&mut machine, (0..3_000).map(|it| put("a", &it.to_string())));
+    run(&mut machine, [compact(3_001)]);
+    let mut collector = machine.collector();
+    while !collector.step(100).expect("collect").done {}
+    let (versions, places) = counts(&store);
+    assert_eq!(versions, 1);
+    assert!((2..=1_024).contains(&places), "{places}");
+}
+
+/// What earlier steps had left in the list went with the batch that failed.
+#[test]
+fn places_that_could_not_be_removed_are_removed_once_there_is_space() {
+    let store = Interrupted::default();
+    let mut machine = StateMachine::open(store.clone()).expect("open");
+    let entries = (2..=7).map(|at| super::command_entry(at - 1, put("a", &at.to_string())));
+    let mut entries: Vec<_> = entries.collect();
+    entries.push(super::command_entry(7, compact(7)));
+    machine.apply(&entries).expect("apply");
+    let mut collector = machine.collector().removing_together(4);
+    let collected = collector.step(3).expect("collect");
+    assert_eq!((collected.removed, counts(&store.store)), (2, (4, 6)));
+    store.is_full.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        collector.step(3).expect_err("there is no space");
+        assert_eq!(counts(&store.store), (4, 6));
+    }
+    store.is_full.store(false, Ordering::Relaxed);
+    let collected = collector.step(3).expect("collect");
+    assert_eq!((collected.removed, collected.done), (3 + 5, true));
+    assert_eq!(counts(&store.store), (1, 1));
+}
+
 #[test]
 fn a_compaction_between_steps_leaves_no_garbage() {
     let store = MemoryStore::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
     run(&mut machine, ["a", "b", "c", "d"].map(|key| put(key, "1")));
     run(&mut machine, [super::delete_keys(everything()), compact(6)]);
-    let mut collector = machine.collector();
+    let mut collector = machine.collector().removing_together(1);
     for _ in 0..6 {
         assert!(!collector.step(1).expect("collect").done);
     }
@@ -176,8 +243,15 @@ fn a_new_collector_finds_the_rest() {
         ["1", "2", "3", "4", "5"].map(|it| put("a", it)),
     );
     run(&mut machine, [compact(6)]);
-    assert!(!machine.collector().step(2).expect("collect").done);
-    assert!(!machine.collector().step(2).expect("collect").done);
+    let step = || {
+        machine
+            .collector()
+            .removing_together(1)
+            .step(2)
+            .expect("collect")
+    };
+    assert!(!step().done);
+    assert!(!step().done);
     all_collected(&store);
     assert_eq!(counts(&store), (1, 1));
 }
@@ -191,7 +265,7 @@ fn garbage_does_not_count_in_the_hash() {
         [put("b", "1"), delete("b"), put("c", "1"), compact(6)],
     );
     let before = hash(&machine);
-    let mut collector = machine.collector();
+    let mut collector = machine.collector().removing_together(1);
     while !collector.step(1).expect("collect").done {
         assert_eq!(hash(&machine), before);
     }
@@ -305,7 +379,7 @@ fn garbage_that_could_not_be_removed_is_removed_once_there_is_space() {
         super::command_entry(3, compact(3)),
     ];
     machine.apply(&entries).expect("apply");
-    let mut collector = machine.collector();
+    let mut collector = machine.collector().removing_together(1);
     store.is_full.store(true, Ordering::Relaxed);
     let failed = collector.step(100).expect_err("there is no space");
     assert!(matches!(failed, StoreError::NoSpace { .. }));

@@ -154,7 +154,7 @@ fn show(machine: &Machine, key: &str, revision: Option<u64>) -> String {
 /// Removes all garbage from a store, and returns what is left.
 fn all_collected(store: &MemoryStore) -> Vec<(Bytes, Bytes)> {
     let machine = StateMachine::open(store.clone()).expect("open");
-    let mut collector = machine.collector();
+    let mut collector = machine.collector().removing_together(1);
     while !collector.step(3).expect("collect").done {}
     store.dump()
 }

@@ -310,7 +310,8 @@ fn compacted_keys_are_surveyed_until_they_are_collected() {
     assert_eq!(gone(&machine, KEYS), 50);
     let (moves, found) = store.moves_of(|| gone(&machine, 5));
     assert!(found > 5 && moves < 30, "{found} found, {moves} moves");
-    while !machine.collector().step(10).expect("collect").done {}
+    let mut collector = machine.collector();
+    while !collector.step(10).expect("collect").done {}
     let all = survey(&machine, KEYS).expect("look");
     assert_eq!((all.gone, all.keys), (0, 40));
 }

@@ -12,7 +12,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dengine_kv::StoreError;
-use dengine_kv::store::Reclaimed;
+use dengine_kv::layout::{Stamp, change_range};
+use dengine_kv::store::{Cursor as _, Reclaimed, Scope, Store as _};
+use dengine_types::Revision;
 use rocksdb::{
     BottommostLevelCompaction, CompactOptions, IngestExternalFileOptions, LiveFile, Options,
     ReadOptions, SstFileWriter, properties as named,
@@ -40,8 +42,21 @@ struct Records {
     bytes: u64,
     entries: u64,
     deletions: u64,
+    /// What changes take that are not among them: they are deleted.
+    left_out_bytes: u64,
+    /// What a record has on average, unpacked, if that is known.
+    record_bytes: Option<u64>,
     /// What the largest merge would read.
     merge_bytes: u64,
+}
+
+/// Changes that a deletion of a part of history removed, which does not say how many they were.
+#[derive(Clone, Copy, Debug, Default)]
+struct DeletedChanges {
+    /// In files.
+    bytes: u64,
+    /// What a change has, unpacked.
+    change_bytes: u64,
 }
 
 impl Records {
@@ -54,6 +69,8 @@ impl Records {
             bytes: bytes_of(files),
             entries: 0,
             deletions: 0,
+            left_out_bytes: 0,
+            record_bytes: None,
             merge_bytes: merge_bytes.max(MERGE_BYTES),
         }
     }
@@ -69,7 +86,11 @@ impl Records {
                 .filter_map(|it| it.strip_prefix('=')?.parse::<u64>().ok())
                 .next()
         };
-        self.entries += number("# entries").unwrap_or_default();
+        let entries = number("# entries").unwrap_or_default();
+        let bytes = number("raw key size").unwrap_or_default()
+            + number("raw value size").unwrap_or_default();
+        self.record_bytes = bytes.checked_div(entries);
+        self.entries += entries;
         self.deletions += number("# deletions").unwrap_or_default();
     }
 
@@ -77,23 +98,30 @@ impl Records {
     /// leaves out what is in memory. If it says it of none, nothing is known to be deleted.
     fn estimate(&mut self, files: &[LiveFile]) {
         let known = || files.iter().filter(|file| file.num_entries > 0);
-        let known_bytes = u128::from(bytes_of(known()).max(1));
-        let of_all = |known: u64| {
-            let all = u128::from(known) * u128::from(self.bytes) / known_bytes;
-            u64::try_from(all).unwrap_or(u64::MAX)
-        };
+        let known_bytes = bytes_of(known());
+        let of_all = |known: u64| part_of(known, self.bytes, known_bytes);
         let entries = of_all(known().map(|file| file.num_entries).sum());
         let deletions = of_all(known().map(|file| file.num_deletions).sum());
         (self.entries, self.deletions) = (entries, deletions);
     }
 
+    /// Leaves out changes that are deleted without a deletion for each, if they can be packed as
+    /// well as the others.
+    fn leave_out(&mut self, deleted: DeletedChanges) {
+        let record_bytes = self.record_bytes.unwrap_or(deleted.change_bytes);
+        let unpacked = part_of(self.entries * record_bytes, deleted.bytes, self.bytes);
+        let changes = unpacked / deleted.change_bytes.max(1);
+        self.entries = self.entries.saturating_sub(changes).max(self.deletions);
+        self.left_out_bytes = deleted.bytes;
+    }
+
     /// How many bytes of so many would be left, if those that are deleted are as large as the
     /// others: each of our deletions is of one record.
     fn left_of(&self, bytes: u64) -> u64 {
+        let bytes = bytes - part_of(bytes, self.left_out_bytes, self.bytes).min(bytes);
         let written = self.entries.saturating_sub(self.deletions).max(1);
         let left = written.saturating_sub(self.deletions);
-        let left = u128::from(bytes) * u128::from(left) / u128::from(written);
-        u64::try_from(left).unwrap_or(u64::MAX)
+        part_of(bytes, left, written)
     }
 
     fn are_worth_it(&self) -> bool {
@@ -104,6 +132,12 @@ impl Records {
     fn fit(&self, free_bytes: u64, write_buffer_bytes: u64) -> bool {
         self.left_of(self.merge_bytes) + write_buffer_bytes + SPARED_BYTES <= free_bytes
     }
+}
+
+/// `number * of / all`.
+fn part_of(number: u64, of: u64, all: u64) -> u64 {
+    let part = u128::from(number) * u128::from(of) / u128::from(all.max(1));
+    u64::try_from(part).unwrap_or(u64::MAX)
 }
 
 fn bytes_of<'a>(files: impl IntoIterator<Item = &'a LiveFile>) -> u64 {
@@ -185,6 +219,7 @@ impl RocksStore {
         // read them all the same.
         if files.len() > self.tables_open_together() {
             records.estimate(files);
+            records.leave_out(self.deleted_changes()?);
             return Ok(records);
         }
         self.open_tables(files);
@@ -205,7 +240,24 @@ impl RocksStore {
             records.entries += self.property(entries);
             records.deletions += self.property(deletions);
         }
+        records.leave_out(self.deleted_changes()?);
         Ok(records)
+    }
+
+    /// They are the oldest: whatever the files have before the first change that is there.
+    fn deleted_changes(&self) -> Result<DeletedChanges, StoreError> {
+        let all = change_range(Stamp::start_of(Revision(0)), Revision(u64::MAX));
+        let mut changes = self.cursor(Scope::Between(all.clone()));
+        changes.seek(&all.start)?;
+        let Some((key, change)) = changes.record() else {
+            return Ok(DeletedChanges::default());
+        };
+        let before = rocksdb::Range::new(&all.start, key);
+        let bytes = self.database().get_approximate_sizes(&[before]);
+        Ok(DeletedChanges {
+            bytes: bytes.iter().sum(),
+            change_bytes: (key.len() + change.len()) as u64,
+        })
     }
 
     /// RocksDB reads what it does not know of a table while it holds the lock that everybody needs:
@@ -214,7 +266,12 @@ impl RocksStore {
         let mut read = ReadOptions::default();
         read.set_total_order_seek(true);
         read.fill_cache(false);
-        // Its first record may be deleted, and all behind it.
+        // Its first record may be deleted, and all behind it: one by one, or as a part of history.
+        #[expect(
+            deprecated,
+            reason = "RocksDB advises against it for speed, and has nothing else for this"
+        )]
+        read.set_ignore_range_deletions(true);
         read.set_max_skippable_internal_keys(1);
         let mut tables = self.database().raw_iterator_opt(read);
         for key in files.iter().filter_map(|file| file.start_key.as_ref()) {
@@ -290,11 +347,13 @@ fn beside_others() -> CompactOptions {
 
 #[cfg(test)]
 mod tests {
-    use dengine_kv::Store;
+    use dengine_kv::layout::put_change_key;
     use dengine_kv::store::WriteBatch;
 
-    use super::super::RocksOptions;
+    use rocksdb::statistics::Ticker;
+
     use super::super::pieces::tests::file;
+    use super::super::{RocksOptions, StoreCounters};
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -304,6 +363,8 @@ mod tests {
             bytes: 800 * MIB,
             entries,
             deletions,
+            left_out_bytes: 0,
+            record_bytes: None,
             merge_bytes: 160 * MIB,
         }
     }
@@ -400,6 +461,79 @@ mod tests {
         assert!(after < before / 2 + 2 * MIB, "{after} of {before}");
         assert!(store.get(&479u32.to_be_bytes()).unwrap().is_none());
         assert!(store.get(&480u32.to_be_bytes()).unwrap().is_some());
+    }
+
+    /// Changes of 1 KiB that can't be packed, in files of 1 MiB.
+    fn write_changes(store: &RocksStore, revisions: std::ops::Range<u64>) {
+        for revision in revisions {
+            let (mut key, mut change) = (Vec::new(), vec![0; 1 << 10]);
+            put_change_key(&mut key, Stamp::start_of(Revision(revision)));
+            rand::fill(&mut change[..]);
+            let mut batch = WriteBatch::default();
+            batch.put(&key, &change);
+            store.write(&batch).expect("write");
+            if revision % 1024 == 0 {
+                store.flush().expect("flush");
+            }
+        }
+    }
+
+    fn delete_changes(store: &RocksStore, end: u64) {
+        let mut batch = WriteBatch::default();
+        let [from, to] = [0, end].map(|it| Stamp::start_of(Revision(it)));
+        batch.delete_changes(from..to);
+        store.write(&batch).expect("write");
+        store.flush().expect("flush");
+    }
+
+    /// One record deletes all of them: they were taken to be there, and for what would be left of
+    /// them there seemed to be no room.
+    #[test]
+    fn changes_that_are_deleted_together_are_given_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        write(&store, 0..128);
+        write_changes(&store, 0..24 << 10);
+        delete_changes(&store, 23 << 10);
+        let check = |store: &RocksStore, left_mib: u64| {
+            let files = store.files().unwrap();
+            let records = store.records(&files).unwrap();
+            let left = records.left_of(records.bytes);
+            assert!(left.abs_diff(left_mib * MIB) < 2 * MIB, "{left}");
+        };
+        check(&store, 9);
+        drop(store);
+        let store = open(folder.path());
+        check(&store, 9);
+        assert_eq!(store.reclaim(120 * MIB), Ok(Reclaimed::GivenBack));
+        assert!(bytes_of(&store.files().unwrap()) < 10 * MIB);
+        check(&store, 9);
+    }
+
+    /// Who looks for one that a newer file deletes goes on behind all that it deletes, past files
+    /// that RocksDB then opened while everybody waited.
+    #[test]
+    fn files_of_changes_that_are_deleted_together_are_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        write_changes(&store, 0..30 << 10);
+        store.database().compact_range(None::<&[u8]>, None::<&[u8]>);
+        write_changes(&store, 30 << 10..31 << 10);
+        delete_changes(&store, 31 << 10);
+        drop(store);
+        let counters = StoreCounters::start();
+        let options = RocksOptions::default();
+        let store = RocksStore::open_counted(folder.path(), &options, &counters).expect("open");
+        let files = store.files().unwrap();
+        store.open_tables(&files);
+        let opened = || counters.count(Ticker::NoFileOpens);
+        let before = opened();
+        let tables = store
+            .database()
+            .property_value(named::AGGREGATED_TABLE_PROPERTIES);
+        assert!(tables.unwrap().is_some());
+        assert!(before >= files.len() as u64 && files.len() > 30, "{before}");
+        assert_eq!(opened(), before);
     }
 
     /// A link to a file of the database that a crash left was written over, and the state was lost.

@@ -36,17 +36,25 @@ const PART_OF_CACHE: u64 = 4;
 const OPEN_FILES_MAX: usize = 512;
 /// Logarithm of the number of shares in which tables are open, each with a lock of its own.
 const OPEN_TABLES_SHARD_BITS: i32 = 2;
-/// Sizes of files in the first two levels below level 0, and of the first of these; files of each
-/// level below are four times as large, so that a large state has not too many. A merge needs as
-/// much space as it writes, and keeps what it reads until it ends: on a small disk the usual ones,
-/// of all level 0 with 256 MiB and of 64 MiB with ten times as much, find none.
+/// So many files at level 0 are merged with the first level below it.
+const LEVEL_0_FILES: i32 = 4;
+/// Sizes of files in the first two levels below level 0; files of each level below are four times
+/// as large, so that a large state has not too many.
 const FILE_BYTES: u64 = 16 << 20;
-const FIRST_LEVEL_BYTES: u64 = 64 << 20;
+/// The size of the first level below level 0: what that is merged from, so that not much more is
+/// read and written again with it. A merge needs as much space as it writes, and keeps what it
+/// reads until it ends: on a small disk the usual ones, of all level 0 with 256 MiB and of 64 MiB
+/// with ten times as much, find none. Whoever has memory for larger write buffers has a larger
+/// disk, but not one of any size.
+const FIRST_LEVEL_BYTES_MIN: u64 = 64 << 20;
+const FIRST_LEVEL_BYTES_MAX: u64 = 256 << 20;
 /// What a merge below level 0 reads at most, unless one file has more beside it.
 pub(super) const MERGE_BYTES: u64 = 128 << 20;
 /// A file with more than so many deleted records among so many in a row is merged soon: whoever
-/// reads a range steps over each.
-const DELETED_MAX: usize = 8 << 10;
+/// reads a range steps over each. They are more than the half that keys leave which are written
+/// again and again, the older version of each deleted beside the new one: these are not merged more
+/// often for it.
+const DELETED_MAX: usize = 12 << 10;
 const DELETED_AMONG: usize = 16 << 10;
 /// Who may leave it steps over no more than so many deleted records in a row: 600,000 took about a
 /// second on a busy machine.
@@ -224,6 +232,7 @@ impl RocksStore {
             match operation {
                 Operation::Put { key, value } => operations.put(key, value),
                 Operation::Delete { key } => operations.delete(key),
+                Operation::DeleteChanges { from, to } => operations.delete_range(from, to),
             }
         }
         self.db
@@ -420,7 +429,8 @@ fn db_options(counters: &StoreCounters, wanted: &RocksOptions, open_files: usize
     options.set_level_compaction_dynamic_level_bytes(true);
     options.set_target_file_size_base(FILE_BYTES);
     options.set_target_file_size_multiplier(4);
-    options.set_max_bytes_for_level_base(FIRST_LEVEL_BYTES);
+    options.set_level_zero_file_num_compaction_trigger(LEVEL_0_FILES);
+    options.set_max_bytes_for_level_base(first_level_bytes(wanted));
     options.set_max_compaction_bytes(MERGE_BYTES);
     options.set_max_background_jobs(2);
     options.set_bytes_per_sync(BYTES_PER_SYNC);
@@ -430,6 +440,11 @@ fn db_options(counters: &StoreCounters, wanted: &RocksOptions, open_files: usize
     options.set_stats_dump_period_sec(0);
     options.set_stats_persist_period_sec(0);
     options
+}
+
+fn first_level_bytes(wanted: &RocksOptions) -> u64 {
+    let level_0_bytes = LEVEL_0_FILES as u64 * wanted.write_buffer_bytes as u64;
+    level_0_bytes.clamp(FIRST_LEVEL_BYTES_MIN, FIRST_LEVEL_BYTES_MAX)
 }
 
 fn table_options(wanted: &RocksOptions) -> BlockBasedOptions {

@@ -53,7 +53,7 @@ impl StoreCounters {
         Options::clone(&self.0)
     }
 
-    fn count(&self, ticker: Ticker) -> u64 {
+    pub(super) fn count(&self, ticker: Ticker) -> u64 {
         self.0.get_ticker_count(ticker)
     }
 

@@ -224,6 +224,10 @@ fn entry(index: u64) -> Entry {
     } else {
         Command::put(key, Bytes::from(vec![index.to_be_bytes()[7]; 100]))
     };
+    entry_of(index, command)
+}
+
+fn entry_of(index: u64, command: Command) -> Entry {
     Entry {
         index: Index(index),
         term: Term(1),
@@ -262,10 +266,7 @@ fn apply_and_collect(machine: &mut StateMachine<impl Store>) {
             revision: Revision(machine.revision().0 / 2),
         };
         let entry = match index % 500 {
-            0 => Entry {
-                data: Request::from(compact).encode(CommandVersion::CURRENT),
-                ..entry(index)
-            },
+            0 => entry_of(index, compact),
             _ => entry(index),
         };
         machine.apply(&[entry]).expect("apply");
@@ -516,6 +517,40 @@ fn apply_and_flush(machine: &mut StateMachine<RocksStore>, indexes: RangeInclusi
     machine.flush().expect("flush");
 }
 
+/// Puts of one of many keys each, in an order other than theirs.
+fn put_again(index: u64) -> Entry {
+    let key = Bytes::from(format!("key {:05}", index.wrapping_mul(7919) % 100_000));
+    entry_of(index, Command::put(key, random_value(index, 8)))
+}
+
+/// They leave a deletion beside each put, and one for what history lists: files of these were
+/// merged once more as soon as they were written, and again on each level.
+#[test]
+fn keys_that_are_written_again_and_again_are_not_merged_more_often_for_it() {
+    const PUTS: u64 = 300_000;
+    const HISTORY: u64 = 10_000;
+    let folder = tempfile::tempdir().expect("a directory");
+    let options = RocksOptions {
+        write_buffer_bytes: 8 << 20,
+        ..SMALL
+    };
+    let counters = StoreCounters::start();
+    let store = RocksStore::open_counted(folder.path(), &options, &counters).expect("open");
+    let mut machine = StateMachine::open(store).expect("open");
+    let mut collector = machine.collector();
+    for first in (1..PUTS).step_by(500) {
+        let mut entries: Vec<_> = (first..first + 499).map(put_again).collect();
+        let revision = Revision(machine.revision().0.saturating_sub(HISTORY).max(1));
+        entries.push(entry_of(first + 499, Command::Compact { revision }));
+        machine.apply(&entries).expect("apply");
+        while !collector.step(100).expect("collect").done {}
+    }
+    let counted = statistics(&machine);
+    assert!(counted.flush_written_bytes > 16 << 20, "{counted:?}");
+    let merged = counted.merge_written_bytes;
+    assert!(merged < counted.flush_written_bytes, "{counted:?}");
+}
+
 fn merge_all(machine: &StateMachine<RocksStore>) {
     let merged = machine.flusher().with_store(|store| {
         store.database().compact_range(None::<&[u8]>, None::<&[u8]>);
@@ -553,13 +588,13 @@ fn a_store_tells_what_its_cache_and_its_filters_spare() {
 
 /// A put of a new key, whose value can't be compressed.
 fn random_entry(index: u64) -> Entry {
-    let value = (0..64).map(|word| hash_of(&(index, word)).to_be_bytes());
     let key = Bytes::from(format!("key {index:04}"));
-    let command = Command::put(key, Bytes::from(value.collect::<Vec<_>>().concat()));
-    Entry {
-        data: Request::from(command).encode(CommandVersion::CURRENT),
-        ..entry(index)
-    }
+    entry_of(index, Command::put(key, random_value(index, 64)))
+}
+
+fn random_value(index: u64, words: u64) -> Bytes {
+    let words = (0..words).map(|word| hash_of(&(index, word)).to_be_bytes());
+    Bytes::from(words.collect::<Vec<_>>().concat())
 }
 
 fn hash_of(of: &impl Hash) -> u64 {

@@ -221,7 +221,7 @@ pub(super) fn resolve(
 fn check(steps: Vec<Step>) {
     let store = MemoryStore::default();
     let mut machine = open(&store);
-    let mut collector = machine.collector();
+    let mut collector = machine.collector().removing_together(3);
     let mut model = Model::new();
     for step in steps {
         match step {
@@ -262,7 +262,7 @@ fn check(steps: Vec<Step>) {
                 let before = (machine.applied(), machine.membership(), hash(&machine));
                 drop(machine);
                 machine = open(&store);
-                collector = machine.collector();
+                collector = machine.collector().removing_together(3);
                 let after = (machine.applied(), machine.membership(), hash(&machine));
                 assert_eq!(after, before);
             }
@@ -343,7 +343,7 @@ proptest! {
         let (records, _, hash_before) = run(&entries, &[], false);
         let store = MemoryStore::default();
         let mut machine = open(&store);
-        let mut collector = machine.collector();
+        let mut collector = machine.collector().removing_together(2);
         let mut moments = vec![store.dump()];
         for (at, entry) in entries.iter().enumerate() {
             machine.apply(std::slice::from_ref(entry)).expect("apply");

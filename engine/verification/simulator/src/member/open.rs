@@ -35,6 +35,8 @@ pub(crate) const CLUSTER: ClusterId = ClusterId(0xd00d);
 /// For so many election timeouts a member that lost writes leaves it to others to stand for
 /// election: what the documentation says, and not what the source has.
 const HESITATION_TIMEOUTS: u64 = 5;
+/// So many places in history the collector removes at once: a run writes few.
+const PLACES_TOGETHER: usize = 16;
 /// When a leader hands over for its disk: as members of `dengine` are started, but sooner and more
 /// often, for no run lasts long.
 const SLOW_DISK: SlowDisk = SlowDisk {
@@ -235,7 +237,7 @@ impl Member {
         let durable = log.durable_to();
         let (keeper, collector) = (
             Keeper::new(machine.reader(), settings.retention()),
-            machine.collector(),
+            machine.collector().removing_together(PLACES_TOGETHER),
         );
         self.tell_of_start(sim, &recovered.hard_state, machine.applied().0);
         let (tick, election_ticks) = self.pick_timers(sim);
