@@ -1,7 +1,8 @@
 //! The program's allocator.
 
 /// Faster than the system's on many small allocations from several threads, which is what serving
-/// is.
+/// is. It takes the place of the system's (the feature `override`), so that it is also RocksDB's,
+/// which allocates for every iterator and every block that it reads.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -29,6 +30,19 @@ mod tests {
         let line = status.lines().find_map(|it| it.strip_prefix("RssAnon:"));
         let kilobytes = line.unwrap().trim().strip_suffix(" kB").unwrap();
         kilobytes.parse::<usize>().unwrap() * 1024
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "what C++ calls")]
+    fn it_is_also_the_allocator_of_rocksdb() {
+        // SAFETY: of the memory only the place is looked at, before it is freed.
+        let is_ours = unsafe {
+            let memory = libc::malloc(100);
+            let is_ours = libmimalloc_sys::mi_is_in_heap_region(memory);
+            libc::free(memory);
+            is_ours
+        };
+        assert!(is_ours);
     }
 
     #[test]
