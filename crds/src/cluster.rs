@@ -195,8 +195,9 @@ pub struct Engine {
     pub state_block_cache_bytes: Option<u64>,
     /// Memory of each member for the newest state of keys changed or read lately, in bytes; 0 for
     /// none. Writes of such keys, and reads of those with values of at most 512 bytes, look into no
-    /// file. It fills up soon, so the memory limit must have room for it. Default: the server's,
-    /// 48 MiB.
+    /// file. With many keys it fills up, so the memory limit must have room for it. Default: the
+    /// server's, a fifth of the memory limit (or of the node's memory, if there is none), and at
+    /// least 48 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 274_877_906_944_i64))]
     pub state_key_cache_bytes: Option<u64>,

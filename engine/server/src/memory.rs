@@ -5,8 +5,9 @@
 //! sixteenth each; answers that wait, calls that are open, what waits for each peer, and messages
 //! of peers, a thirty-second each; what watches hold, who contends for a lock or for the lead, and
 //! what has arrived on the admin port, half of that: if they want as much. The rest, nearly half of
-//! it in a cluster of three, is for the store's tables and caches, and for what is neither counted
-//! nor large, and for what those that are counted take besides. Around a change of leaders writes
+//! it in a cluster of three, is for the store's tables and caches, of which that of keys may have a
+//! fifth of all, and for what is neither counted nor large, and for what those that are counted
+//! take besides. Around a change of leaders writes
 //! that wait for a leader's answer may take up to another eighth, until those that waited for this
 //! member's are told.
 //!
@@ -95,6 +96,17 @@ pub(crate) fn most(of: Use, wanted: usize, least: usize) -> usize {
         );
     }
     most
+}
+
+/// What the newest state of keys may take, if nobody says how much: it grows with the keys that
+/// there are, and who has more memory shall read more of them from there.
+pub(crate) fn for_keys() -> u64 {
+    keys_part(memory())
+}
+
+/// Never less than what a hundred thousand short keys take.
+fn keys_part(memory: u64) -> u64 {
+    (memory / 5).max(48 << 20)
 }
 
 fn part(of: Use, memory: u64) -> usize {
@@ -306,7 +318,10 @@ mod tests {
         for memory in [256 << 20, 512 << 20, 64 << 30] {
             let taken: usize = all.map(|of| part(of, memory)).iter().sum();
             assert!(taken as u64 <= memory / 2, "{taken} of {memory}");
+            let keys = keys_part(memory);
+            assert!(keys + taken as u64 <= memory * 7 / 10, "{keys} of {memory}");
         }
+        assert_eq!(keys_part(64 << 20), 48 << 20, "there are never fewer");
     }
 
     #[test]

@@ -34,7 +34,8 @@ use super::store::{Cursor as _, Scope, Store, StoreError};
 pub(super) const BYTES_DEFAULT: usize = 16 << 20;
 /// So small that threads seldom meet at a part, and that to look at all of its keys takes no time.
 const PART_BYTES: usize = 256 << 10;
-const PARTS_MAX: usize = 1 << 16;
+/// More would take memory where there are few keys and much room for them.
+const PARTS_MAX: usize = 1 << 12;
 /// The approximate cost of a key besides its own bytes and its value's: its record, its place in a
 /// table that may be half empty, room for more of both, and what the allocator adds.
 const OVERHEAD_BYTES: usize = 144;
@@ -242,6 +243,7 @@ impl KeyCache {
         for part in &self.parts {
             let part = part.lock().unwrap_or_else(PoisonError::into_inner);
             usage.bytes += part.bytes as u64;
+            usage.capacity_bytes += part.bytes_max as u64;
             usage.hits += part.hits;
             usage.misses += part.misses;
         }
@@ -264,6 +266,8 @@ impl KeyCache {
 pub struct KeyCacheUsage {
     /// Approximately what it takes now.
     pub bytes: u64,
+    /// What it may take.
+    pub capacity_bytes: u64,
     /// How often it had the key that a change or a read looked for.
     pub hits: u64,
     /// How often the store was asked instead.

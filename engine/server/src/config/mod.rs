@@ -5,6 +5,7 @@
 //! flag. [`Config::validated`] checks the result and reports every problem at once. What may not
 //! live here: reading the clock, the network or the data directory.
 
+mod cache_size;
 mod load;
 mod settings;
 mod validate;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use settings::settings;
 
+pub use cache_size::CacheSize;
 pub use load::load;
 pub use validate::ConfigError;
 pub(crate) use validate::WRITE_BYTES_MAX;
@@ -366,8 +368,11 @@ settings! {
         ///
         /// A write of such a key, and a read of it if its value has at most 512 bytes, looks into
         /// no file; nor does a write of a new key while there is room for all. A state of at most
-        /// 32 MiB is read into it when the member starts. Expect all of it to be used.
-        key_cache_bytes: u64 = 48 * 1024 * 1024;
+        /// 32 MiB is read into it when the member starts. It grows with the keys, about 150 bytes
+        /// for each besides key and value; with many, expect all of it to be used. `auto` is a
+        /// fifth of what the process may have, its control group's limit or the machine's memory,
+        /// and at least 48 MiB.
+        key_cache_bytes: CacheSize = CacheSize::AUTO;
 
         /// Size of a table of writes in memory, in bytes; up to three exist.
         ///

@@ -83,8 +83,11 @@ const WATCHES_MAX: usize = 1 << 24;
 
 /// Requires a setting to be in a range; names it as a file does.
 macro_rules! within {
-    ($problems:ident, $section:ident.$field:ident, $allowed:expr) => {{
-        let (value, allowed) = ($section.$field, $allowed);
+    ($problems:ident, $section:ident.$field:ident, $allowed:expr) => {
+        within!($problems, $section.$field = $section.$field, $allowed)
+    };
+    ($problems:ident, $section:ident.$field:ident = $value:expr, $allowed:expr) => {{
+        let (value, allowed) = ($value, $allowed);
         $problems.require(allowed.contains(&value), || {
             format!(
                 "{}.{} is {value}: it must be {} to {}",
@@ -248,7 +251,13 @@ impl Config {
             state.block_cache_bytes,
             STATE_BYTES_MIN..=BLOCK_CACHE_BYTES_MAX
         );
-        within!(problems, state.key_cache_bytes, 0..=KEY_CACHE_BYTES_MAX);
+        if let Some(bytes) = state.key_cache_bytes.bytes() {
+            within!(
+                problems,
+                state.key_cache_bytes = bytes,
+                0..=KEY_CACHE_BYTES_MAX
+            );
+        }
         within!(
             problems,
             state.write_buffer_bytes,
@@ -423,6 +432,7 @@ impl Problems {
 
 #[cfg(test)]
 mod tests {
+    use super::super::CacheSize;
     use super::*;
 
     fn valid() -> Config {
@@ -484,9 +494,9 @@ mod tests {
             );
         }
         check(|c| c.state.write_buffer_bytes = WRITE_BUFFER_BYTES_MAX, &[]);
-        check(|c| c.state.key_cache_bytes = 0, &[]);
+        check(|c| c.state.key_cache_bytes = CacheSize::Bytes(0), &[]);
         check(
-            |c| c.state.key_cache_bytes = KEY_CACHE_BYTES_MAX + 1,
+            |c| c.state.key_cache_bytes = CacheSize::Bytes(KEY_CACHE_BYTES_MAX + 1),
             &["state.key_cache_bytes"],
         );
     }

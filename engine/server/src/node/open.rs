@@ -19,7 +19,7 @@ use super::start::Start;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::storage::{self, OpenStore, RocksOptions, RocksStore};
-use crate::transport;
+use crate::{memory, transport};
 
 /// Until it is known what keeps the applier busy; more of entries that take it long have
 /// everybody's reads wait.
@@ -172,7 +172,8 @@ fn open_store(start: &Start) -> Result<(OpenState, Position), StoreError> {
         &start.store_counters,
     )?;
     let watch = store.watch();
-    let key_cache_bytes = storage::memory_bytes(start.config.state.key_cache_bytes);
+    let key_cache_bytes = start.config.state.key_cache_bytes.bytes();
+    let key_cache_bytes = storage::memory_bytes(key_cache_bytes.unwrap_or_else(memory::for_keys));
     let machine = StateMachine::open_with_key_cache(store, key_cache_bytes)?
         .of_cluster(start.identity.cluster_id)?;
     let (index, term) = machine.applied();

@@ -150,6 +150,7 @@ impl Source {
         let (hits, misses) = counted_since(*last, now);
         *last = now;
         gauge!(names::KEY_CACHE_BYTES).set(now.bytes as f64);
+        gauge!(names::KEY_CACHE_CAPACITY_BYTES).set(now.capacity_bytes as f64);
         counter!(names::KEY_CACHE_HITS_TOTAL).increment(hits);
         counter!(names::KEY_CACHE_MISSES_TOTAL).increment(misses);
     }
@@ -239,9 +240,9 @@ mod tests {
 
     fn usage(hits: u64, misses: u64) -> KeyCacheUsage {
         KeyCacheUsage {
-            bytes: 0,
             hits,
             misses,
+            ..KeyCacheUsage::default()
         }
     }
 

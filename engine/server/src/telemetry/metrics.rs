@@ -71,9 +71,12 @@ metrics_table! {
     Gauge STATE_SIZE_BYTES = "dengine_state_size_bytes";
 
     /// Bytes that the cache of keys that were changed or read lately takes, about
-    ///
-    /// At most `state.key_cache_bytes`.
     Gauge KEY_CACHE_BYTES = "dengine_key_cache_bytes";
+
+    /// Bytes that it may take
+    ///
+    /// `state.key_cache_bytes`, and by default a fifth of what the process may have.
+    Gauge KEY_CACHE_CAPACITY_BYTES = "dengine_key_cache_capacity_bytes";
 
     /// Times that a change, or a read of one key, found its key in that cache
     ///
